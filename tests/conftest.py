@@ -1,0 +1,23 @@
+"""Every test starts from the same seed and an empty Keras session, on the backend that KERAS_BACKEND names."""
+
+import os
+
+# read at import by TensorFlow and the Hugging Face libraries, so before Keras
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import keras
+import pytest
+
+
+def pytest_report_header():
+    return f"keras {keras.__version__} on {keras.backend.backend()}"
+
+
+@pytest.fixture(autouse=True)
+def fresh_session():
+    keras.utils.set_random_seed(0)
+    yield
+    keras.utils.clear_session(free_memory=False)
