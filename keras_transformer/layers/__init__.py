@@ -1,0 +1,19 @@
+"""The five layers, and the small ones they are made of."""
+
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.model_card import ModelCard, read_card
+from keras_transformer.layers.normalization import RMSNorm
+from keras_transformer.layers.positional import PositionalEmbedding
+
+__all__ = [
+    "DecoderBlock",
+    "EncoderBlock",
+    "FeedForward",
+    "ModelCard",
+    "MultiHeadAttention",
+    "PositionalEmbedding",
+    "RMSNorm",
+    "read_card",
+]

@@ -1,0 +1,108 @@
+"""What the layers share: checked arguments, cloned initializers, dtype policies of sublayers."""
+
+import keras
+
+PACKAGE = "keras_transformer"
+
+
+def register(cls):
+    """Register a class for saving, under this package's name."""
+    return keras.saving.register_keras_serializable(package=PACKAGE)(cls)
+
+
+def check_positive(**arguments):
+    """Refuse anything but positive integers; None passes."""
+    for name, value in arguments.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+
+
+def check_rate(**arguments):
+    """Refuse anything but a probability below 1."""
+    for name, value in arguments.items():
+        if not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise ValueError(f"`{name}` must be in the range [0, 1). Received: {name}={value!r}")
+
+
+def check_choice(choices, **arguments):
+    """Refuse a value that is not among the choices."""
+    for name, value in arguments.items():
+        if value not in choices:
+            known = ", ".join(repr(choice) for choice in choices)
+            raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
+
+
+def clone_initializer(initializer):
+    """A fresh copy: one initializer instance given to two layers would draw the same values twice."""
+    initializer = keras.initializers.get(initializer)
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    return initializer.__class__.from_config(initializer.get_config())
+
+
+class DenseOptions:
+    """Initializers, regularizers and constraints of a layer's kernels and biases, under Keras' names."""
+
+    def __init__(self, options):
+        self.kernel_initializer = keras.initializers.get(options.pop("kernel_initializer", "glorot_uniform"))
+        self.bias_initializer = keras.initializers.get(options.pop("bias_initializer", "zeros"))
+        self.kernel_regularizer = keras.regularizers.get(options.pop("kernel_regularizer", None))
+        self.bias_regularizer = keras.regularizers.get(options.pop("bias_regularizer", None))
+        self.kernel_constraint = keras.constraints.get(options.pop("kernel_constraint", None))
+        self.bias_constraint = keras.constraints.get(options.pop("bias_constraint", None))
+
+    def arguments(self):
+        """Keyword arguments for one sublayer."""
+        return {
+            "kernel_initializer": clone_initializer(self.kernel_initializer),
+            "bias_initializer": clone_initializer(self.bias_initializer),
+            "kernel_regularizer": self.kernel_regularizer,
+            "bias_regularizer": self.bias_regularizer,
+            "kernel_constraint": self.kernel_constraint,
+            "bias_constraint": self.bias_constraint,
+        }
+
+    def get_config(self):
+        """The same in serialised form."""
+        return {
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+        }
+
+
+class PolicyLayer(keras.layers.Layer):
+    """A layer whose sublayers may have dtype policies of their own, as they do after `quantize`.
+
+    The config then holds a `DTypePolicyMap` from the sublayer's name to its policy, so that a quantised model is
+    rebuilt as it was saved. Subclasses list their sublayers in `sublayers`.
+    """
+
+    def __init__(self, dtype=None, **kwargs):
+        policy = keras.dtype_policies.get(dtype)
+        self._sublayer_policies = {}
+        if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+            self._sublayer_policies = {name: policy[name] for name in policy}
+            policy = policy.default_policy
+        super().__init__(dtype=policy, **kwargs)
+        self.supports_masking = True
+
+    @property
+    def sublayers(self):
+        """The sublayers that exist by now."""
+        return []
+
+    def sublayer_policy(self, name):
+        """The policy to build the named sublayer with."""
+        return self._sublayer_policies.get(name, self.dtype_policy)
+
+    def get_config(self):
+        config = super().get_config()
+        quantized = {x.name: x.dtype_policy for x in self.sublayers if x.dtype_policy.quantization_mode is not None}
+        if quantized:
+            policies = keras.dtype_policies.DTypePolicyMap(self.dtype_policy.name, quantized)
+            config["dtype"] = keras.dtype_policies.serialize(policies)
+        return config

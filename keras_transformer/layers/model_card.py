@@ -1,0 +1,44 @@
+"""What a model knows about itself."""
+
+import keras
+
+from keras_transformer.layers.common import register
+
+
+@register
+class ModelCard(keras.layers.Layer):
+    """An identity layer that carries a model's configuration through saving, loading and cloning.
+
+    The builders put it first in their graph; `generate` reads the special ids from it, `convert` the sizes.
+
+    Args:
+        config: dict of plain values: family, sizes, `pad_token_id`, `start_token_id`, `stop_token_id`.
+
+    Example: `read_card(keras.models.load_model("translator.keras"))["stop_token_id"]`
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.autocast = False  # token ids must not be rounded
+        self.config = dict(config)
+
+    def call(self, inputs):
+        return inputs
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "config": self.config}
+
+
+def read_card(model):
+    """The configuration on a model's card, `{}` without one."""
+    for layer in getattr(model, "layers", []):
+        if isinstance(layer, ModelCard):
+            return layer.config
+        found = read_card(layer)
+        if found:
+            return found
+    return {}

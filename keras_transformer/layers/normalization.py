@@ -1,0 +1,50 @@
+"""Normalisation layers that keep masks."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.common import check_choice, register
+
+
+@register
+class RMSNorm(keras.layers.Layer):
+    """Root mean square normalisation: `x / sqrt(mean(x ** 2) + epsilon) * scale`, computed in float32.
+
+    Source: Zhang and Sennrich 2019 (https://arxiv.org/abs/1910.07467). Unlike `keras.layers.RMSNormalization` it
+    passes the padding mask on.
+
+    Args:
+        epsilon: added to the mean square.
+
+    Example: `RMSNorm(epsilon=1e-6)(x)` with x (B, ..., D).
+    """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.epsilon = epsilon
+
+    def build(self, inputs_shape):
+        self.scale = self.add_weight(shape=(inputs_shape[-1],), initializer="ones", name="scale")
+        self.built = True
+
+    def call(self, inputs):
+        x = ops.cast(inputs, "float32")
+        x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return ops.cast(x * ops.cast(self.scale, "float32"), self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape):
+        return tuple(inputs_shape)
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def make_norm(norm, epsilon, name, dtype):
+    """A normalisation layer from `"layer"`, `"rms"`, or a layer that serves as the pattern (it is cloned)."""
+    if isinstance(norm, keras.layers.Layer):
+        return norm.__class__.from_config({**norm.get_config(), "name": name})
+    check_choice(("layer", "rms"), norm=norm)
+    if norm == "rms":
+        return RMSNorm(epsilon, name=name, dtype=dtype)
+    return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype)

@@ -1,0 +1,290 @@
+"""Token ids (or vectors) to vectors that know their position.
+
+Source: Vaswani et al. 2017, "Attention Is All You Need", sections 3.4 and 3.5 (https://arxiv.org/abs/1706.03762);
+tied output embeddings: Press and Wolf 2016 (https://arxiv.org/abs/1608.05859).
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.common import (
+    PolicyLayer,
+    check_choice,
+    check_positive,
+    check_rate,
+    clone_initializer,
+    register,
+)
+from keras_transformer.ops.cache import concrete, current_scope
+from keras_transformer.ops.masks import token_positions
+from keras_transformer.ops.sinusoid import sinusoidal_positions
+
+
+@register
+class PositionalEmbedding(PolicyLayer):
+    """Embeds token ids, scales them, adds their positions and keeps their padding mask, in one layer.
+
+    `output = dropout(scale * embedding[id] + position(p))`. Doing this in one layer is the point: between separate
+    layers (`x * scale`, `x + positions`) Keras loses the padding mask without a word.
+
+    Args:
+        vocabulary_size: number of token ids. None: the input already is vectors (B, T, D): time series, frames,
+            patches, features; then `scale` is 1 unless given and an incoming mask is passed on.
+        hidden_dim: size of the vectors, D.
+        max_sequence_length: number of rows of the table of learned positions; sinusoidal positions have no limit.
+        position: `"sinusoidal"`, `"learned"` or None (tokens only).
+        scale: factor on the embedding. None: sqrt(hidden_dim) for sinusoidal positions of tokens, 1 otherwise.
+        dropout: rate of the dropout on the sum.
+        pad_token_id: the id that is padding and gets masked. None: no id is padding, and no mask is made.
+        embeddings_initializer, position_initializer: initializers of the two tables.
+        embeddings_regularizer, embeddings_constraint: of the token table.
+        seed: seed of the dropout.
+
+    Call arguments:
+        inputs: integer token ids (B, T), or vectors (B, T, D). With `reverse=True` vectors (B, T, D).
+        positions: int (B, T), position of each token; by default a row counts from its first unmasked token, so that
+            padding on the left changes nothing, and holes keep their index.
+        start_index: position of the first token when `positions` is not given.
+        reverse: use the table backwards: vectors (B, T, D) to float32 logits (B, T, V), no positions, scale or
+            dropout; the mask is kept.
+
+    Returns:
+        (B, T, D), or (B, T, V) when reversed.
+
+    Raises:
+        ValueError: ids outside the table (when called eagerly; compiled code gives NaN rows, never another token's
+            row), fractional ids, a wrong rank, or more tokens than learned positions, padding included.
+
+    Example:
+    ```python
+    layer = PositionalEmbedding(vocabulary_size=1000, hidden_dim=64)
+    x = layer(np.array([[5, 6, 7, 0, 0]]))  # (1, 5, 64); the last two tokens are masked
+    logits = layer(x, reverse=True)  # (1, 5, 1000)
+    ```
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        hidden_dim,
+        max_sequence_length=None,
+        position="sinusoidal",
+        scale=None,
+        dropout=0.0,
+        pad_token_id=0,
+        embeddings_initializer="uniform",
+        position_initializer="uniform",
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        seed=None,
+        **kwargs,
+    ):
+        check_positive(vocabulary_size=vocabulary_size, max_sequence_length=max_sequence_length)
+        if hidden_dim is None:
+            raise ValueError("`hidden_dim` must be a positive integer. Received: hidden_dim=None")
+        check_positive(hidden_dim=hidden_dim)
+        check_choice(("sinusoidal", "learned", None), position=position)
+        check_rate(dropout=dropout)
+        if position == "learned" and max_sequence_length is None:
+            raise ValueError('`max_sequence_length` is needed for position="learned": the number of rows of the table.')
+        if vocabulary_size is not None and pad_token_id is not None and not 0 <= pad_token_id < vocabulary_size:
+            raise ValueError(
+                f"`pad_token_id` must be a token id below vocabulary_size={vocabulary_size}, or None. "
+                f"Received: pad_token_id={pad_token_id}"
+            )
+        super().__init__(**kwargs)
+        self.autocast = vocabulary_size is None  # ids must not be rounded to 16 bits
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.max_sequence_length = max_sequence_length
+        self.position = position
+        self.scale = scale
+        self.dropout = dropout
+        self.pad_token_id = pad_token_id
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.position_initializer = keras.initializers.get(position_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.seed = seed
+        self._scale = scale
+        if scale is None:
+            tokens = vocabulary_size is not None
+            self._scale = math.sqrt(hidden_dim) if tokens and position == "sinusoidal" else 1.0
+        self.token_embedding = None
+        if vocabulary_size is not None:
+            self.token_embedding = keras.layers.ReversibleEmbedding(
+                vocabulary_size,
+                hidden_dim,
+                embeddings_initializer=clone_initializer(self.embeddings_initializer),
+                embeddings_regularizer=self.embeddings_regularizer,
+                embeddings_constraint=self.embeddings_constraint,
+                reverse_dtype="float32",
+                dtype=self.sublayer_policy("token_embedding"),
+                name="token_embedding",
+            )
+            self.token_embedding.supports_masking = True  # in reverse: the mask is seen to here
+        self.dropout_layer = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy, name="dropout")
+
+    @property
+    def sublayers(self):
+        return [] if self.token_embedding is None else [self.token_embedding]
+
+    @property
+    def embeddings(self):
+        """The token table (V, D); pretrained vectors may be assigned: `layer.embeddings.assign(vectors)`."""
+        if self.token_embedding is None:
+            raise AttributeError("The layer has no token table: vocabulary_size is None.")
+        return self.token_embedding.embeddings
+
+    def build(self, inputs_shape):
+        if self.token_embedding is not None and not self.token_embedding.built:
+            self.token_embedding.build((None, None))
+        if self.position == "learned":
+            self.position_embeddings = self.add_weight(
+                shape=(self.max_sequence_length, self.hidden_dim),
+                initializer=clone_initializer(self.position_initializer),
+                name="position_embeddings",
+            )
+        self.built = True
+
+    def call(self, inputs, positions=None, start_index=0, reverse=False, training=None, mask=None, inputs_mask=None):
+        self._check_inputs(inputs, reverse)
+        if reverse:
+            return self.token_embedding(ops.cast(inputs, self.compute_dtype), reverse=True)
+        if self.token_embedding is None:
+            mask = inputs_mask if mask is None else mask
+            x = inputs if self._scale == 1 else inputs * ops.cast(self._scale, inputs.dtype)
+        else:
+            mask = self.compute_mask(inputs, inputs_mask if mask is None else mask)
+            x = self._embed(inputs)
+        encoded = self._encode_positions(ops.shape(inputs)[1], positions, start_index, mask)
+        if encoded is not None:
+            x = x + ops.cast(encoded, x.dtype)
+        return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
+
+    def _embed(self, ids):
+        whole = None
+        if keras.backend.is_float_dtype(ids.dtype):  # a Sequential model without Input passes ids as floats
+            whole = ops.equal(ids, ops.floor(ids))
+        tokens = ops.cast(ids, "int32")
+        valid = ops.logical_and(tokens >= 0, tokens < self.vocabulary_size)
+        valid = valid if whole is None else ops.logical_and(valid, whole)
+        x = self.token_embedding(ops.clip(tokens, 0, self.vocabulary_size - 1))
+        # An id outside the table must not read another token's row. The factor carries the scale as well, so that
+        # this costs no pass of its own.
+        factor = ops.where(valid, self._scale, float("nan"))
+        return x * ops.cast(ops.expand_dims(factor, -1), x.dtype)
+
+    def _encode_positions(self, length, positions, start_index, mask):
+        """Encoded positions, (T, D) or (B, T, D) float32, None without positions."""
+        if self.position is None:
+            return None
+        scope = current_scope()
+        if positions is None and scope is not None:
+            positions = scope.positions
+        if positions is None and mask is None:
+            return self._encode(ops.arange(start_index, start_index + length, dtype="int32"), start_index + length)
+        if positions is None:
+            positions = token_positions(mask)
+            if isinstance(start_index, int) and start_index == 0:
+                # Rows of one table: sines of all (B, T) positions would cost more than the embedding.
+                table = self._encode(ops.arange(length, dtype="int32"), length)
+                return ops.take(table, ops.maximum(positions, 0), axis=0)
+            positions = positions + start_index
+        return self._encode(ops.maximum(ops.cast(positions, "int32"), 0))
+
+    def _encode(self, positions, end=None):
+        if self.position == "sinusoidal":
+            return sinusoidal_positions(positions, self.hidden_dim)
+        limit = self.max_sequence_length
+        if end is None:
+            known = concrete(positions)
+            end = None if known is None or known.size == 0 else int(known.max()) + 1
+        if isinstance(end, int) and end > limit:
+            raise ValueError(
+                f"The sequence reaches position {end - 1}, so it needs {end} learned positions (padding included), "
+                f"but the table has max_sequence_length={limit}."
+            )
+        table = ops.convert_to_tensor(self.position_embeddings)
+        rows = ops.take(table, ops.clip(positions, 0, limit - 1), axis=0)
+        return ops.where(ops.expand_dims(positions < limit, -1), rows, float("nan"))
+
+    def _check_inputs(self, inputs, reverse):
+        rank = len(inputs.shape)
+        vectors = reverse or self.token_embedding is None
+        if reverse and self.token_embedding is None:
+            raise ValueError("`reverse=True` needs a token table, but vocabulary_size is None.")
+        if rank != (3 if vectors else 2):
+            expected = "vectors of shape (batch, length, hidden_dim)" if vectors else "ids of shape (batch, length)"
+            raise ValueError(f"{self.name} expects {expected}. Received: inputs.shape={tuple(inputs.shape)}")
+        if vectors:
+            if inputs.shape[-1] != self.hidden_dim:
+                raise ValueError(
+                    f"{self.name} expects vectors of hidden_dim={self.hidden_dim}. "
+                    f"Received: inputs.shape={tuple(inputs.shape)}"
+                )
+            return
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if dtype in ("float16", "bfloat16", "bool"):
+            raise ValueError(
+                f"{self.name} expects integer ids, but they arrive as {dtype}, which cannot hold them exactly. "
+                'Declare the input: `keras.Input((None,), dtype="int32")`.'
+            )
+        self._check_values(inputs, dtype)
+
+    def _check_values(self, ids, dtype):
+        values = concrete(ids)
+        if values is None or values.size == 0:
+            return
+        if "float" in dtype and (values != values.round()).any():
+            raise ValueError(f"{self.name} expects integer ids. Received {values[values != values.round()][0]}.")
+        for value in (values.min(), values.max()):
+            if not 0 <= value < self.vocabulary_size:
+                raise ValueError(
+                    f"{self.name} received the token id {int(value)}, outside vocabulary_size={self.vocabulary_size}."
+                )
+
+    def compute_mask(self, inputs, mask=None):
+        # Reversed or given vectors the layer passes the mask on; ids make their own.
+        if self.token_embedding is None or len(inputs.shape) == 3 or self.pad_token_id is None:
+            return mask
+        tokens = ops.not_equal(inputs, self.pad_token_id)
+        return tokens if mask is None else ops.logical_and(tokens, ops.cast(mask, "bool"))
+
+    def compute_output_shape(self, inputs_shape, reverse=False):
+        if reverse:
+            return (*inputs_shape[:-1], self.vocabulary_size)
+        return (*inputs_shape[:2], self.hidden_dim)
+
+    def compute_output_spec(
+        self, inputs, positions=None, start_index=0, reverse=False, training=None, mask=None, inputs_mask=None
+    ):
+        self._check_inputs(inputs, reverse)
+        length = inputs.shape[1]
+        if not reverse and self.position == "learned" and length is not None and isinstance(start_index, int):
+            if positions is None and start_index + length > self.max_sequence_length:
+                raise ValueError(
+                    f"The input is {start_index + length} tokens long (padding included), but the table of learned "
+                    f"positions has max_sequence_length={self.max_sequence_length}."
+                )
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        return keras.KerasTensor(shape, dtype="float32" if reverse else self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "max_sequence_length": self.max_sequence_length,
+            "position": self.position,
+            "scale": self.scale,
+            "dropout": self.dropout,
+            "pad_token_id": self.pad_token_id,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "position_initializer": keras.initializers.serialize(self.position_initializer),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
+            "seed": self.seed,
+        }

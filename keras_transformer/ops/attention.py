@@ -1,0 +1,137 @@
+"""Scaled dot-product attention, the one place that chooses between a fused kernel and explicit scores.
+
+Letters: B batch, T query length, S key length, N heads, K key/value heads, G = N / K query heads per key/value head,
+H head dim. Layout (B, T, N, H), as `keras.ops.dot_product_attention`.
+
+Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1 (https://arxiv.org/abs/1706.03762);
+grouped heads: Ainslie et al. 2023, "GQA" (https://arxiv.org/abs/2305.13245).
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.ops.masks import attention_mask, indices
+
+# Far below any score, yet finite: a row without an allowed key stays free of NaN in the gradient as well.
+MASKED_SCORE = -1e30
+
+
+def attend(
+    query,
+    key,
+    value,
+    mask=None,
+    causal=False,
+    bias=None,
+    scale=None,
+    dropout=None,
+    flash_attention=None,
+    return_scores=False,
+):
+    """Attention output (B, T, N, H) and, on request, the probabilities (B, N, T, S).
+
+    Args:
+        query: (B, T, N, H).
+        key, value: (B, S, K, H) with K a divisor of N: heads are shared in consecutive groups.
+        mask: boolean, broadcastable to (B, N, T, S); True = attend. A query with no allowed key gives zeros.
+        causal: query t sees keys 0..t; no mask is built for it where the kernel can do it.
+        bias: additive scores, broadcastable to (B, N, T, S).
+        scale: factor on the scores, 1 / sqrt(H) by default.
+        dropout: function applied to the probabilities, None at inference.
+        flash_attention: passed to the backend's kernel; None lets it choose.
+        return_scores: also return the probabilities, before dropout.
+
+    Returns:
+        `(output, scores)`, scores is None unless asked for.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if dropout is None and bias is None and not return_scores and has_fused_kernel():
+        return _fused(query, key, value, mask, causal, scale, flash_attention), None
+    return _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores)
+
+
+def has_fused_kernel():
+    """TensorFlow has no fused kernel: what Keras runs there is the explicit form without our float32 scores."""
+    return keras.config.backend() != "tensorflow"
+
+
+def _fused(query, key, value, mask, causal, scale, flash_attention):
+    has_key = None
+    if mask is not None:
+        if causal:
+            mask = ops.logical_and(mask, _causal_mask(query, key))
+            causal = False
+        has_key = ops.any(mask, axis=-1, keepdims=True)  # (B, N, T, 1)
+        # Kernels disagree about rows without a key (NaN, a mean, zeros): let them see everything, then clear them.
+        mask = ops.logical_or(mask, ops.logical_not(has_key))
+    output = ops.dot_product_attention(
+        query, key, value, mask=mask, scale=scale, is_causal=causal, flash_attention=flash_attention
+    )
+    return _clear_rows_without_key(output, has_key)
+
+
+def _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores):
+    dtype = query.dtype
+    num_heads, num_key_value_heads = query.shape[2], key.shape[2]
+    if causal:
+        causal_mask = _causal_mask(query, key)
+        mask = causal_mask if mask is None else ops.logical_and(mask, causal_mask)
+
+    # The scores are float32 from the product on: 16-bit scores near 1e3 are off by whole units.
+    query = ops.cast(query, "float32") * scale
+    scores = _scores(query, ops.cast(key, "float32"), num_heads, num_key_value_heads)  # (B, N, T, S)
+    if bias is not None:
+        scores = scores + ops.cast(bias, "float32")
+    has_key = None
+    if mask is not None:
+        has_key = ops.any(mask, axis=-1, keepdims=True)  # (B, N, T, 1)
+        scores = ops.where(mask, scores, MASKED_SCORE)
+    probabilities = ops.softmax(scores, axis=-1)
+
+    weights = ops.cast(probabilities, dtype)
+    if dropout is not None:
+        weights = dropout(weights)
+    output = _mix(weights, value, num_heads, num_key_value_heads)  # (B, T, N, H)
+    output = _clear_rows_without_key(output, has_key)
+    if not return_scores:
+        return output, None
+    if mask is not None:
+        probabilities = ops.where(mask, probabilities, 0.0)
+    return output, ops.cast(probabilities, dtype)
+
+
+def _scores(query, key, num_heads, num_key_value_heads):
+    if num_heads == num_key_value_heads:
+        return ops.einsum("btnh,bsnh->bnts", query, key)
+    query = _split_heads(query, axis=2, groups=num_key_value_heads)
+    return _merge_heads(ops.einsum("btkgh,bskh->bkgts", query, key), axis=1, num_heads=num_heads)
+
+
+def _mix(weights, value, num_heads, num_key_value_heads):
+    if num_heads == num_key_value_heads:
+        return ops.einsum("bnts,bsnh->btnh", weights, value)
+    weights = _split_heads(weights, axis=1, groups=num_key_value_heads)
+    return _merge_heads(ops.einsum("bkgts,bskh->btkgh", weights, value), axis=2, num_heads=num_heads)
+
+
+def _split_heads(x, axis, groups):
+    shape = ops.shape(x)
+    return ops.reshape(x, (*shape[:axis], groups, x.shape[axis] // groups, *shape[axis + 1 :]))
+
+
+def _merge_heads(x, axis, num_heads):
+    shape = ops.shape(x)
+    return ops.reshape(x, (*shape[:axis], num_heads, *shape[axis + 2 :]))
+
+
+def _causal_mask(query, key):
+    mask = attention_mask(indices(ops.shape(query)[1]), indices(ops.shape(key)[1]), causal=True)
+    return ops.expand_dims(mask, 1)  # (1, 1, T, S)
+
+
+def _clear_rows_without_key(output, has_key):
+    if has_key is None:
+        return output
+    return ops.where(ops.swapaxes(has_key, 1, 2), output, ops.zeros((), output.dtype))  # (B, T, N, 1)

@@ -1,0 +1,206 @@
+"""The decoding scope: how a plain Keras model becomes one that decodes token by token.
+
+    with DecodingScope(cache, positions) as scope:
+        logits = model(token_ids)
+    cache = scope.cache
+
+While a scope is open, the layers of this library find their positions and their cached keys and values in it; the
+model and the layers between them know nothing of it. So training, prefill and one-token steps run the same `call`,
+on functional, subclassed and nested models, also on models loaded from a file.
+
+A cache is a plain nested dict of tensors, made and updated by pure functions:
+
+    {"index": ()          int32, the slot that the next token is written to, shared by all rows,
+     "positions": (B, S)  int32, the position of the token in each slot; -1 where there is none,
+     "layers": {"0": {"key": (B, S, K, H), "value": (B, S, K, H)},             grows with the text
+                "1": {"encoder_key": (B, S, K, H), "encoder_value": (B, S, K, H), "encoder_positions": (B, S)}}}
+
+An `encoder_` entry is frozen: cross-attention projects the encoder's states once. Its positions are left out when no
+state is padding.
+
+Slots are keyed by the order in which the model reaches its attention layers: names and paths are not unique across
+nested models. Rows differ in length without a gather: every row writes to the same slot, and what a slot holds for a
+row is said by its position alone.
+"""
+
+import threading
+
+import keras
+from keras import ops
+
+from keras_transformer.ops.masks import NOT_A_TOKEN
+
+_stack = threading.local()
+
+
+def current_scope():
+    """The innermost open `DecodingScope`, or None."""
+    scopes = getattr(_stack, "scopes", None)
+    return scopes[-1] if scopes else None
+
+
+class CannotCache(ValueError):
+    """The model cannot be decoded through a cache; the message says which layer and why."""
+
+
+class DecodingScope:
+    """Gives the attention layers called inside it their positions and their cache.
+
+    Args:
+        cache: None to start one (prefill), the `cache` of an earlier scope to go on, or False to only supply
+            positions, for instance while an encoder runs over padded rows.
+        positions: int32 (B, T), the position of each token that is fed now; -1 where there is none (padding).
+        length: number of slots of a new cache, at least T. Default T. Grow a cache with `extend_cache`.
+        encoder_positions: int32 (B, S), needed when a new cache starts and cross-attention has padded keys.
+
+    Raises:
+        ValueError: the tokens do not fit into the cache.
+    """
+
+    def __init__(self, cache=None, positions=None, length=None, encoder_positions=None):
+        if positions is None or len(positions.shape) != 2:
+            shape = None if positions is None else tuple(positions.shape)
+            raise ValueError(f"`positions` must be an int32 array of shape (batch, length). Received shape: {shape}")
+        self.positions = ops.cast(positions, "int32")
+        self.encoder_positions = encoder_positions
+        self._given = cache
+        self._reached = 0
+        self._layers = {}
+        self._folded = False
+        num_new = self.positions.shape[1]
+        if cache is False:
+            self.key_positions = self.positions
+        elif cache is None:
+            length = num_new if length is None else length
+            if length < num_new:
+                raise ValueError(f"`length` must hold the {num_new} tokens that are fed. Received: length={length}")
+            self._index, self._length = 0, length
+            self.key_positions = _pad_slots(self.positions, length, NOT_A_TOKEN)
+        else:
+            self._index, self._length = cache["index"], cache["positions"].shape[1]
+            self._check_room(num_new)
+            self.key_positions = ops.slice_update(cache["positions"], (0, self._index), self.positions)
+
+    def __enter__(self):
+        if not hasattr(_stack, "scopes"):
+            _stack.scopes = []
+        _stack.scopes.append(self)
+        return self
+
+    def __exit__(self, *exception):
+        _stack.scopes.pop()
+
+    @property
+    def caches(self):
+        """Whether keys and values are kept; False when the scope only supplies positions."""
+        return self._given is not False
+
+    @property
+    def cache(self):
+        """The cache after the calls made inside the scope."""
+        if not self.caches:
+            raise ValueError("A scope with `cache=False` supplies positions only and has no cache.")
+        index = ops.cast(self._index + self.positions.shape[1], "int32")
+        return {"index": index, "positions": self.key_positions, "layers": self._layers}
+
+    def write(self, key, value, key_mask=None):
+        """Append keys and values (B, T, K, H) of a causal self-attention; returns all slots of both."""
+        self._fold(key_mask)
+        slot = self._next_slot()
+        if self._given is None:
+            key, value = (_pad_slots(x, self._length, 0) for x in (key, value))
+        else:
+            old = self._entry(slot)
+            start = (0, self._index, 0, 0)
+            key, value = (ops.slice_update(old[name], start, x) for name, x in (("key", key), ("value", value)))
+        self._layers[slot] = {"key": key, "value": value}
+        return key, value
+
+    def freeze(self, project, key_mask=None):
+        """Keys and values that do not change while decoding (cross-attention): projected once, then kept.
+
+        Args:
+            project: function without arguments that returns key and value (B, S, K, H).
+            key_mask: boolean (B, S), which of them are real; `encoder_positions` wins.
+
+        Returns:
+            `(key, value, positions)`, positions int32 (B, S) or None when all are real.
+        """
+        slot = self._next_slot()
+        if self._given is None:
+            key, value = project()
+            entry = {"encoder_key": key, "encoder_value": value}
+            positions = self.encoder_positions
+            if positions is None and key_mask is not None:
+                positions = ops.where(ops.cast(key_mask, "bool"), 0, NOT_A_TOKEN)
+            if positions is not None:
+                entry["encoder_positions"] = ops.cast(positions, "int32")
+        else:
+            entry = self._entry(slot)
+        self._layers[slot] = entry
+        return entry["encoder_key"], entry["encoder_value"], entry.get("encoder_positions")
+
+    def _next_slot(self):
+        slot = str(self._reached)
+        self._reached += 1
+        return slot
+
+    def _entry(self, slot):
+        try:
+            return self._given["layers"][slot]
+        except KeyError:
+            raise ValueError(
+                f"The model reached attention layer number {slot}, but the cache has {len(self._given['layers'])}: "
+                "the cache belongs to another model, or the model calls other layers than before."
+            ) from None
+
+    def _fold(self, key_mask):
+        # The implicit mask of the tokens fed now (a pad id in the middle of a text) hides their slots for good.
+        # It is one mask for the whole stack, so the first layer that brings it is enough.
+        if key_mask is None or self._folded:
+            return
+        self._folded = True
+        positions = ops.where(ops.cast(key_mask, "bool"), self.positions, NOT_A_TOKEN)
+        if self._given is None:
+            self.key_positions = _pad_slots(positions, self._length, NOT_A_TOKEN)
+        else:
+            self.key_positions = ops.slice_update(self.key_positions, (0, self._index), positions)
+
+    def _check_room(self, num_new):
+        index = concrete(self._index)
+        if index is not None and int(index) + num_new > self._length:
+            raise ValueError(
+                f"The cache has {self._length} slots, {int(index)} are taken and {num_new} tokens were fed. "
+                "Grow it first: `extend_cache(cache, length)`."
+            )
+
+
+def extend_cache(cache, length):
+    """The same cache with room for `length` slots; frozen entries stay as they are."""
+
+    def extend(entry):
+        return entry if "encoder_key" in entry else {name: _pad_slots(x, length, 0) for name, x in entry.items()}
+
+    return {
+        "index": cache["index"],
+        "positions": _pad_slots(cache["positions"], length, NOT_A_TOKEN),
+        "layers": {slot: extend(entry) for slot, entry in cache["layers"].items()},
+    }
+
+
+def concrete(x):
+    """The value of `x` as a NumPy array, or None while it is traced or symbolic."""
+    if isinstance(x, keras.KerasTensor):
+        return None
+    try:
+        return ops.convert_to_numpy(x)
+    except Exception:  # every backend has its own error for a value that does not exist yet
+        return None
+
+
+def _pad_slots(x, length, fill):
+    room = length - x.shape[1]
+    if room == 0:
+        return x
+    widths = [(0, 0), (0, room)] + [(0, 0)] * (len(x.shape) - 2)
+    return ops.pad(x, widths, constant_values=fill)
