@@ -41,9 +41,10 @@ class RMSNorm(keras.layers.Layer):
 
 
 def make_norm(norm, epsilon, name, dtype):
-    """A normalisation layer from `"layer"`, `"rms"`, or a layer that serves as the pattern (it is cloned)."""
-    if isinstance(norm, keras.layers.Layer):
-        return norm.__class__.from_config({**norm.get_config(), "name": name})
+    """A normalisation layer from `"layer"`, `"rms"`, or the serialised form of a layer, which is the pattern."""
+    if isinstance(norm, dict):
+        pattern = keras.saving.deserialize_keras_object(dict(norm))
+        return pattern.__class__.from_config({**pattern.get_config(), "name": name})
     check_choice(("layer", "rms"), norm=norm)
     if norm == "rms":
         return RMSNorm(epsilon, name=name, dtype=dtype)

@@ -1,0 +1,192 @@
+"""What encoder and decoder blocks share: sublayers from instances or from numbers, residuals, configuration."""
+
+import keras
+
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.common import DenseOptions, check_positive, check_rate
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.residual import Residual
+
+
+class Block(keras.layers.Layer):
+    """Base of `EncoderBlock` and `DecoderBlock`; see them for the arguments."""
+
+    instances = ("attention", "feed_forward")  # arguments that may be layers
+
+    def __init__(
+        self,
+        num_heads=None,
+        intermediate_dim=None,
+        dropout=0.0,
+        norm_placement="post",
+        *,
+        key_dim=None,
+        activation="relu",
+        feed_forward_dropout=0.0,
+        use_bias=True,
+        norm="layer",
+        norm_epsilon=1e-5,
+        attention=None,
+        feed_forward=None,
+        seed=None,
+        **kwargs,
+    ):
+        check_positive(num_heads=num_heads, intermediate_dim=intermediate_dim, key_dim=key_dim)
+        check_rate(dropout=dropout, feed_forward_dropout=feed_forward_dropout)
+        self._refuse_both(attention=attention, num_heads=num_heads)
+        self._refuse_both(feed_forward=feed_forward, intermediate_dim=intermediate_dim)
+        self.dense_options = DenseOptions(kwargs)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.norm_placement = norm_placement
+        self.key_dim = key_dim
+        self.use_bias = use_bias
+        self.norm = saved(norm)  # a pattern, not a sublayer
+        self.norm_epsilon = norm_epsilon
+        self.activation = keras.activations.get(activation)
+        self.feed_forward_dropout = feed_forward_dropout
+        self.seed = seed
+        # What is not given as a layer is made in build, where the feature dim is known.
+        self.self_attention = attention
+        self.feed_forward = feed_forward
+
+    def _build_residual(self, name, x_shape):
+        residual = Residual(self, name, self.norm_placement, self.norm, self.norm_epsilon, self.dropout, self.seed)
+        residual.build(x_shape)
+        return residual
+
+    def _refuse_both(self, **pair):
+        (instance_name, instance), (number_name, number) = pair.items()
+        if (instance is None) == (number is None):
+            raise ValueError(
+                f"Give either `{number_name}` (a number) or `{instance_name}` (a layer), not both and not neither. "
+                f"Received: {number_name}={number}, {instance_name}={instance}"
+            )
+
+    def _make_feed_forward(self):
+        return FeedForward(
+            self.intermediate_dim,
+            activation=self.activation,
+            dropout=self.feed_forward_dropout,
+            use_bias=self.use_bias,
+            seed=self.seed,
+            dtype=self.dtype_policy,
+            name="feed_forward",
+            **self.dense_options.arguments(),
+        )
+
+    def _make_attention(self, hidden_dim, name):
+        key_dim = self.key_dim
+        if key_dim is None:
+            if hidden_dim % self.num_heads:
+                raise ValueError(
+                    "The feature dim must be a multiple of `num_heads` when `key_dim` is not given. "
+                    f"Received: hidden_dim={hidden_dim}, num_heads={self.num_heads}"
+                )
+            key_dim = hidden_dim // self.num_heads
+        return MultiHeadAttention(
+            self.num_heads,
+            key_dim,
+            dropout=self.dropout,
+            use_bias=self.use_bias,
+            seed=self.seed,
+            dtype=self.dtype_policy,
+            name=name,
+            **self.dense_options.arguments(),
+        )
+
+    def _build_attention(self, name, attention, x_shape, memory_shape):
+        """The attention layer and the residual around it, both built."""
+        if len(x_shape) != 3 or x_shape[-1] is None:
+            raise ValueError(
+                f"{self.name} expects x of shape (batch, length, features) with known features. "
+                f"Received: x.shape={tuple(x_shape)}"
+            )
+        attention = attention or self._make_attention(x_shape[-1], name)
+        setattr(self, name, attention)
+        if not attention.built:
+            attention.build(x_shape, memory_shape)
+        return self._build_residual(name, x_shape)
+
+    def _build_feed_forward(self, x_shape):
+        self.feed_forward = self.feed_forward or self._make_feed_forward()
+        if not self.feed_forward.built:
+            self.feed_forward.build(x_shape)
+        return self._build_residual("feed_forward", x_shape)
+
+    def _self_attend(self, x, mask, attention_mask, use_causal_mask, return_scores, training):
+        scores = None
+
+        def attend(y):
+            nonlocal scores
+            output = self.self_attention(
+                y,
+                y,
+                query_mask=mask,
+                value_mask=mask,
+                attention_mask=attention_mask,
+                use_causal_mask=use_causal_mask,
+                return_attention_scores=return_scores,
+                training=training,
+            )
+            output, scores = output if return_scores else (output, None)
+            return output
+
+        return self._self_residual(x, attend, training), scores
+
+    def _feed_forward(self, x, training):
+        return self._feed_forward_residual(x, lambda y: self.feed_forward(y, training=training), training)
+
+    def _scores_spec(self, attention, x, memory):
+        heads = self.num_heads if attention is None else attention.num_heads
+        return keras.KerasTensor((x.shape[0], heads, x.shape[1], memory.shape[1]), dtype=self.compute_dtype)
+
+    def compute_mask(self, inputs, mask=None):
+        return mask
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+    def get_config(self):
+        config = {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "norm_placement": self.norm_placement,
+            "key_dim": self.key_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "feed_forward_dropout": self.feed_forward_dropout,
+            "use_bias": self.use_bias,
+            "norm": self.norm if isinstance(self.norm, str) else dict(self.norm),
+            "norm_epsilon": self.norm_epsilon,
+            "seed": self.seed,
+            **self.dense_options.get_config(),
+        }
+        # A layer is saved where one was given, and where quantisation made one that the numbers cannot describe.
+        if self.num_heads is None or is_quantized(self.self_attention):
+            config |= {"num_heads": None, "attention": saved(self.self_attention)}
+        if self.intermediate_dim is None or is_quantized(self.feed_forward):
+            config |= {"intermediate_dim": None, "feed_forward": saved(self.feed_forward)}
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        for name in cls.instances:
+            if isinstance(config.get(name), dict):
+                config[name] = keras.saving.deserialize_keras_object(config[name])
+        return cls(**config)
+
+
+def saved(layer):
+    """A layer in serialised form; anything else as it is."""
+    return keras.saving.serialize_keras_object(layer) if isinstance(layer, keras.layers.Layer) else layer
+
+
+def is_quantized(layer):
+    """Whether a sublayer of the layer is quantised."""
+    return any(part.dtype_policy.quantization_mode is not None for part in getattr(layer, "sublayers", []))
