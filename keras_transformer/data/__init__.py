@@ -1,0 +1,22 @@
+"""Text pairs, tokenizers, padding and length-bucketed batches: from a file of text to what `fit` takes."""
+
+from keras_transformer.data.bucketing import BucketedPairs
+from keras_transformer.data.lengths import assign_buckets, length_buckets
+from keras_transformer.data.padding import check_token_ids, pad_batch, shift_right
+from keras_transformer.data.text_pairs import TextPairs, load_tfds_pairs, read_pairs, split_pairs
+from keras_transformer.data.tokenizers import Tokenizer, train_tokenizer
+
+__all__ = [
+    "BucketedPairs",
+    "TextPairs",
+    "Tokenizer",
+    "assign_buckets",
+    "check_token_ids",
+    "length_buckets",
+    "load_tfds_pairs",
+    "pad_batch",
+    "read_pairs",
+    "shift_right",
+    "split_pairs",
+    "train_tokenizer",
+]
