@@ -39,7 +39,7 @@ class BucketedPairs(keras.utils.PyDataset):
         start_token_id, stop_token_id, pad_token_id: int ids put around and behind the pairs.
         buckets: int, the largest number of shapes to fit to the data, or a list of shapes (S, T), n standing for
             (n, n). More shapes leave less padding, but XLA compiles each: for 40,000 sentence pairs of 2 to 117
-            pieces, 1 shape means 85 % padding, 4 mean 37 %, 8 mean 21 % and 14 mean 14 %.
+            pieces, 1 shape means 88 % padding, 4 mean 37 %, 8 mean 21 % and 14 mean 14 %.
         max_length: int or (S, T), the most positions of a source and a target, start or stop included; None: any.
         overlong: what happens to pairs above `max_length` or above every given bucket: `"drop"` or `"truncate"` (the
             stop token goes with the end, so that no model learns to stop in mid-sentence). Both are counted.
