@@ -1,7 +1,8 @@
 """keras_transformer: layers, models and decoding for transformers in Keras 3."""
 
-from keras_transformer import layers, models, ops
+from keras_transformer import data, inspect, layers, models, ops, testing, training
+from keras_transformer.generation import generate
 
 __version__ = "0.1.0"
 
-__all__ = ["layers", "models", "ops"]
+__all__ = ["data", "generate", "inspect", "layers", "models", "ops", "testing", "training"]

@@ -13,7 +13,7 @@ from keras import ops
 from keras_transformer.layers.attention_axes import AttentionAxes
 from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_positive, check_rate, register
 from keras_transformer.ops.attention import attend
-from keras_transformer.ops.cache import CannotCache, current_scope
+from keras_transformer.ops.cache import CannotCache, LooksBothWays, current_scope
 from keras_transformer.ops.capture import current_scores_scope
 from keras_transformer.ops.masks import attention_mask as mask_from_positions
 from keras_transformer.ops.masks import combine, index_positions, indices
@@ -255,9 +255,9 @@ class MultiHeadAttention(PolicyLayer):
             query_positions, key_positions = scope.positions, scope.key_positions
         elif scope is not None and is_self_attention:
             if scope.caches:
-                raise CannotCache(
-                    f"The attention layer {self.path} looks both ways, so earlier tokens change with every new one "
-                    "and nothing can be cached. Decode with a causal model (`use_causal_mask=True`)."
+                raise LooksBothWays(
+                    f"The attention layer {self.path} looks both ways, so earlier tokens change with every new one: "
+                    "the model cannot write texts. Decode with a causal model (`use_causal_mask=True`)."
                 )
             key, value = project()
             query_positions, key_positions = scope.positions, scope.key_positions

@@ -47,14 +47,17 @@ def attend(
         `(output, scores)`, scores is None unless asked for.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    if dropout is None and bias is None and not return_scores and has_fused_kernel():
+    if dropout is None and bias is None and not return_scores and can_fuse(key, value):
         return _fused(query, key, value, mask, causal, scale, flash_attention), None
     return _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores)
 
 
-def has_fused_kernel():
-    """TensorFlow has no fused kernel: what Keras runs there is the explicit form without our float32 scores."""
-    return keras.config.backend() != "tensorflow"
+def can_fuse(key, value):
+    """Whether the backend has a fused kernel for these shapes."""
+    # What Keras runs on TensorFlow is the explicit form without our float32 scores.
+    # JAX's kernel refuses values of another size than the keys.
+    backend = keras.config.backend()
+    return backend == "torch" or (backend == "jax" and key.shape[-1] == value.shape[-1])
 
 
 def _fused(query, key, value, mask, causal, scale, flash_attention):

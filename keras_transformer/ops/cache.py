@@ -43,6 +43,10 @@ class CannotCache(ValueError):
     """The model cannot be decoded through a cache; the message says which layer and why."""
 
 
+class LooksBothWays(ValueError):
+    """The model is not causal, so it cannot be decoded at all."""
+
+
 class DecodingScope:
     """Gives the attention layers called inside it their positions and their cache.
 
@@ -121,7 +125,7 @@ class DecodingScope:
 
         Args:
             project: function without arguments that returns key and value (B, S, K, H).
-            key_mask: boolean (B, S), which of them are real; `encoder_positions` wins.
+            key_mask: boolean (B, S), which of them are real; `encoder_positions` may hide more.
 
         Returns:
             `(key, value, positions)`, positions int32 (B, S) or None when all are real.
@@ -131,8 +135,9 @@ class DecodingScope:
             key, value = project()
             entry = {"encoder_key": key, "encoder_value": value}
             positions = self.encoder_positions
-            if positions is None and key_mask is not None:
-                positions = ops.where(ops.cast(key_mask, "bool"), 0, NOT_A_TOKEN)
+            if key_mask is not None:
+                positions = 0 if positions is None else positions
+                positions = ops.where(ops.cast(key_mask, "bool"), positions, NOT_A_TOKEN)
             if positions is not None:
                 entry["encoder_positions"] = ops.cast(positions, "int32")
         else:

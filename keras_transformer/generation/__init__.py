@@ -1,0 +1,5 @@
+"""Decoding for any stacked model."""
+
+from keras_transformer.generation.generate import generate
+
+__all__ = ["generate"]

@@ -1,0 +1,95 @@
+"""What a model is made of, as far as decoding needs to know."""
+
+import keras
+
+from keras_transformer.layers import PositionalEmbedding
+from keras_transformer.layers.block import Block
+
+# Keras' own layers that treat each position alone: a cache changes nothing for them.
+POSITION_WISE = frozenset(
+    "InputLayer Embedding ReversibleEmbedding Dense EinsumDense Dropout Activation ReLU LeakyReLU PReLU ELU Softmax "
+    "LayerNormalization RMSNormalization UnitNormalization Add Subtract Multiply Average Maximum Minimum Identity "
+    "Rescaling GaussianNoise GaussianDropout AlphaDropout ActivityRegularization Masking".split()
+)
+
+
+def walk(layer):
+    """All layers inside a model as far as they show themselves, nested models and our blocks included."""
+    children = getattr(layer, "layers", ())
+    if isinstance(layer, Block):
+        children = [layer.self_attention, getattr(layer, "cross_attention", None), layer.feed_forward]
+    for child in children:
+        if child is not None:
+            yield child
+            yield from walk(child)
+
+
+def foreign_layers(model):
+    """Layers that might mix positions behind the cache's back: neither ours nor known to be position-wise."""
+    return [layer for layer in (model, *walk(model)) if _is_foreign(layer)]
+
+
+def _is_foreign(layer):
+    package = type(layer).__module__.split(".")[0]
+    if package == "keras_transformer":
+        return False
+    if package != "keras":
+        return True  # also a subclassed model: nobody knows what its `call` does
+    return not isinstance(layer, keras.Model) and type(layer).__name__ not in POSITION_WISE
+
+
+def vocabulary_size(model):
+    """Rows of the first embedding that is found; None if there is none."""
+    for layer in walk(model):
+        if isinstance(layer, PositionalEmbedding) and layer.vocabulary_size:
+            return layer.vocabulary_size
+        if isinstance(layer, keras.layers.Embedding):
+            return layer.input_dim
+    return None
+
+
+def masked_token_id(model):
+    """The id that the model itself masks as padding; None if there is none."""
+    for layer in walk(model):
+        if isinstance(layer, PositionalEmbedding) and layer.vocabulary_size:
+            return layer.pad_token_id
+        if isinstance(layer, keras.layers.Embedding) and layer.mask_zero:
+            return 0
+    return None
+
+
+def real_token_ids(model):
+    """Ids that may be drawn at random: those of the smallest embedding, without padding; None if there is none."""
+    sizes = [layer.vocabulary_size for layer in walk(model) if isinstance(layer, PositionalEmbedding)]
+    sizes += [layer.input_dim for layer in walk(model) if isinstance(layer, keras.layers.Embedding)]
+    sizes = [size for size in sizes if size]
+    return [i for i in range(min(sizes)) if i != masked_token_id(model)] if sizes else None
+
+
+def max_sequence_length(model):
+    """The smallest number of learned positions; None without a limit."""
+    positional = [layer for layer in walk(model) if isinstance(layer, PositionalEmbedding)]
+    return min((layer.max_sequence_length for layer in positional if layer.position == "learned"), default=None)
+
+
+def input_names(model):
+    """Names of a functional model's inputs; () for others."""
+    return tuple(tensor.name for tensor in getattr(model, "inputs", None) or ())
+
+
+def fixed_length(model):
+    """Length of a fixed-length `Input`; None when it is free."""
+    inputs = getattr(model, "inputs", None) or ()
+    lengths = [tensor.shape[1] for tensor in inputs if len(tensor.shape) > 1 and tensor.shape[1] is not None]
+    return min(lengths, default=None)
+
+
+def is_encoder_decoder(model):
+    """Whether the model's inputs say that it is one."""
+    return {"encoder_token_ids", "decoder_token_ids"} <= set(input_names(model))
+
+
+def has_sub_models(model):
+    """Whether an encoder-decoder's halves can be called apart."""
+    names = {layer.name for layer in getattr(model, "layers", ()) if isinstance(layer, keras.Model)}
+    return {"encoder", "decoder"} <= names

@@ -1,0 +1,62 @@
+"""What differs between the backends when a function of a model is compiled; the only file that asks for them."""
+
+import keras
+
+
+def compile_function(function, model, donate=()):
+    """`function` compiled for the current backend, with the model's weights as arguments.
+
+    The weights are passed at every call, never baked in as constants: nothing is stale after further training, and
+    compiling stays cheap.
+
+    Args:
+        function: takes tensors, or nested dicts of them, by position, and static values by keyword.
+        model: the `keras.Model` that the function calls, or any callable, which then runs eagerly.
+        donate: positions of arguments whose memory may be reused for the results.
+
+    Returns:
+        A function of the same signature.
+    """
+    if not isinstance(model, keras.layers.Layer):
+        return function
+    return {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}.get(keras.config.backend(), _eager)(
+        function, model, donate
+    )
+
+
+def _eager(function, model, donate):
+    return function
+
+
+def _jax(function, model, donate):
+    import jax
+
+    variables = model.variables
+
+    def pure(values, static, *arguments):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return function(*arguments, **dict(static))
+
+    jitted = jax.jit(pure, static_argnums=1, donate_argnums=[2 + position for position in donate])
+
+    def call(*arguments, **static):
+        return jitted([variable.value for variable in variables], tuple(sorted(static.items())), *arguments)
+
+    return call
+
+
+def _tensorflow(function, model, donate):
+    import tensorflow as tf
+
+    # Python numbers are constants to a trace, so static values arrive as they are and make a trace each.
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def _torch(function, model, donate):
+    import torch
+
+    def call(*arguments, **static):
+        with torch.inference_mode():
+            return function(*arguments, **static)
+
+    return call

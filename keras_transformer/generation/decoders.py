@@ -1,0 +1,111 @@
+"""How a model is stepped: through a cache, with its encoder run once, or by the full forward.
+
+Each decoder offers the same two pure functions of tensors, compiled once per shape:
+
+    start(batch, length=...)          -> logits (B, V) after the prompt, and a state
+    step(state, token, position)      -> logits (B, V) after one more token, and the new state
+
+Letters: B batch, T prompt length, S source length, V vocabulary.
+"""
+
+from keras import ops
+
+from keras_transformer.models import decoder_from_ids, encoder_from_ids
+from keras_transformer.ops.cache import DecodingScope, extend_cache
+
+
+class CachedDecoder:
+    """A decoder-only model, one token per step through the cache."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def start(self, batch, length):
+        """Run the prompts: `token_ids` and `positions` (B, T), `last` (B,), the index of each last token."""
+        with DecodingScope(None, batch["positions"], length) as scope:
+            logits = self.model(batch["token_ids"])
+        return _at(logits, batch["last"]), {"cache": scope.cache}
+
+    def step(self, state, token, position):
+        """Feed one token (B,) at its position (B,)."""
+        with DecodingScope(state["cache"], ops.expand_dims(position, -1)) as scope:
+            logits = self._forward(ops.expand_dims(token, -1), state)
+        return logits[:, -1], {**state, "cache": scope.cache}
+
+    def _forward(self, token_ids, state):
+        return self.model(token_ids)
+
+    @staticmethod
+    def slots_taken(prompt_length, longest_row):
+        """Slots in use after the prompt: padding takes them too."""
+        return prompt_length
+
+    @staticmethod
+    def extend(state, length):
+        """The same state with room for `length` tokens."""
+        return {**state, "cache": extend_cache(state["cache"], length)}
+
+
+class CachedEncoderDecoder(CachedDecoder):
+    """An encoder-decoder whose graph has the sub-models `encoder` and `decoder`: the encoder runs once."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.encoder = encoder_from_ids(model)
+        self.decoder = decoder_from_ids(model)
+
+    def start(self, batch, length):
+        """As `CachedDecoder.start`; `batch` also holds `source_ids` and `source_positions` (B, S)."""
+        source_positions = batch["source_positions"]
+        with DecodingScope(False, source_positions):
+            state = {"states": self.encoder(batch["source_ids"])}
+        with DecodingScope(None, batch["positions"], length, encoder_positions=source_positions) as scope:
+            logits = self._forward(batch["token_ids"], state)
+        return _at(logits, batch["last"]), {**state, "cache": scope.cache}
+
+    def _forward(self, token_ids, state):
+        return self.decoder([token_ids, state["states"]])
+
+
+class FullForward:
+    """Any causal model: the whole text is run again for every token. Right for all, fast for none."""
+
+    def __init__(self, model, is_encoder_decoder):
+        self.model = model
+        self.is_encoder_decoder = is_encoder_decoder
+
+    def start(self, batch, length):
+        """As `CachedDecoder.start`; rows are padded on the right, where a causal model never looks."""
+        room = length - batch["token_ids"].shape[1]
+        state = {"token_ids": ops.pad(batch["token_ids"], [(0, 0), (0, room)])}
+        if self.is_encoder_decoder:
+            state["source_ids"] = batch["source_ids"]
+        return self._logits(state, batch["last"]), state
+
+    def step(self, state, token, position):
+        """Write one token (B,) at its position (B,) and run everything."""
+        here = ops.equal(ops.arange(state["token_ids"].shape[1], dtype="int32"), ops.expand_dims(position, -1))
+        state = {**state, "token_ids": ops.where(here, ops.expand_dims(token, -1), state["token_ids"])}
+        return self._logits(state, position), state
+
+    def _logits(self, state, last):
+        inputs = state["token_ids"]
+        if self.is_encoder_decoder:
+            inputs = {"encoder_token_ids": state["source_ids"], "decoder_token_ids": inputs}
+        return _at(ops.convert_to_tensor(self.model(inputs)), last)
+
+    @staticmethod
+    def slots_taken(prompt_length, longest_row):
+        """Columns in use after the prompt: every row is written right behind its own last token."""
+        return longest_row
+
+    @staticmethod
+    def extend(state, length):
+        """The same state with room for `length` tokens."""
+        room = length - state["token_ids"].shape[1]
+        return {**state, "token_ids": ops.pad(state["token_ids"], [(0, 0), (0, room)])}
+
+
+def _at(logits, index):
+    """Logits (B, T, V) at each row's own index (B,): (B, V)."""
+    return ops.take_along_axis(logits, ops.reshape(ops.maximum(index, 0), (-1, 1, 1)), axis=1)[:, 0]

@@ -1,0 +1,112 @@
+"""Prompts in, texts out: ragged lists and padded arrays are one and the same inside."""
+
+import numpy as np
+
+
+class Prompts:
+    """Rows of token ids, whatever form they came in.
+
+    Args:
+        inputs: a list of id lists, one id list, or an int array (B, T) or (T,).
+        padding_mask: boolean (B, T), True = real token, with arrays only.
+        pad_token_id: without a mask, this id at either end of a row is padding; None: nothing is.
+        name: what to call the argument in errors.
+
+    Attributes:
+        rows: list of int32 arrays, the real tokens of each row.
+    """
+
+    def __init__(self, inputs, padding_mask=None, pad_token_id=None, name="inputs"):
+        self.name = name
+        self.array = None
+        if hasattr(inputs, "shape"):
+            self.array = _int_array(_to_numpy(inputs), name)
+            if self.array.ndim == 1:
+                self.array = self.array[None]
+            if self.array.ndim != 2:
+                raise ValueError(f"`{name}` must have shape (batch, length). Received: shape={self.array.shape}")
+            mask = self._mask(padding_mask, pad_token_id)
+            self.given = self.array
+            self.rows = [row[keep] for row, keep in zip(self.array, mask, strict=True)]
+        else:
+            if padding_mask is not None:
+                raise ValueError(f"`padding_mask` goes with an array; `{name}` is a list, whose rows are whole.")
+            rows = list(inputs)
+            if rows and np.isscalar(rows[0]):
+                rows = [rows]
+            self.given = [_int_array(np.asarray(row), f"{name}[{i}]") for i, row in enumerate(rows)]
+            self.rows = [row[_between(row, pad_token_id)] if row.ndim == 1 else row for row in self.given]
+        for i, row in enumerate(self.rows):
+            if row.ndim != 1 or row.size == 0:
+                raise ValueError(f"`{name}[{i}]` must hold at least one token id. Received: shape={row.shape}")
+        if not self.rows:
+            raise ValueError(f"`{name}` is empty: at least one row of token ids is needed.")
+
+    def _mask(self, padding_mask, pad_token_id):
+        if padding_mask is not None:
+            mask = _to_numpy(padding_mask).astype(bool)
+            if mask.shape != self.array.shape:
+                raise ValueError(
+                    f"`padding_mask` must have the shape of `{self.name}`, {self.array.shape}. "
+                    f"Received: shape={mask.shape}"
+                )
+            return mask
+        return _between(self.array, pad_token_id)
+
+    def check(self, vocabulary_size):
+        """Refuse ids that the model has no row for."""
+        for i, row in enumerate(self.rows):
+            low, high = int(row.min()), int(row.max())
+            if low < 0 or (vocabulary_size is not None and high >= vocabulary_size):
+                limit = "0 or more" if vocabulary_size is None else f"between 0 and {vocabulary_size - 1}"
+                wrong = low if low < 0 else high
+                raise ValueError(f"`{self.name}[{i}]` holds the token id {wrong}; ids must be {limit}.")
+
+    def join(self, new_tokens, pad_token_id):
+        """Each prompt followed by its new tokens; arrays keep their own padding in place."""
+        return pad_rows([np.concatenate(pair) for pair in zip(self.given, new_tokens, strict=True)], pad_token_id)
+
+
+def pad_rows(rows, pad_token_id, length=None):
+    """Rows of different lengths as one int32 array, padded on the right."""
+    length = max((len(row) for row in rows), default=0) if length is None else length
+    array = np.full((len(rows), length), pad_token_id, "int32")
+    for i, row in enumerate(rows):
+        array[i, : len(row)] = row
+    return array
+
+
+def row_positions(rows, length):
+    """Positions of right-padded rows, int32 (B, length): 0, 1, ... and -1 on the padding."""
+    return pad_rows([np.arange(len(row)) for row in rows], -1, length)
+
+
+def bucket(size, smallest):
+    """The power of two that holds `size`: few shapes, few compilations."""
+    while smallest < size:
+        smallest *= 2
+    return smallest
+
+
+def _between(ids, pad_token_id):
+    """True from the first to the last id that is not padding; the same id in between belongs to the text."""
+    if pad_token_id is None:
+        return np.ones(ids.shape, bool)
+    real = ids != pad_token_id
+    behind_first = np.logical_or.accumulate(real, -1)
+    before_last = np.logical_or.accumulate(real[..., ::-1], -1)[..., ::-1]
+    return behind_first & before_last
+
+
+def _to_numpy(x):
+    if isinstance(x, np.ndarray):
+        return x
+    from keras import ops
+
+    return ops.convert_to_numpy(x)
+
+
+def _int_array(x, name):
+    if x.size and not np.issubdtype(x.dtype, np.integer):
+        raise ValueError(f"`{name}` must hold integer token ids. Received: dtype={x.dtype}")
+    return x.astype("int32")
