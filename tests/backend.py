@@ -25,3 +25,25 @@ def run(function, *inputs):
 
 def vectors(*shape, seed=0):
     return np.random.default_rng((seed, *shape)).normal(size=shape).astype("float32")
+
+
+def gradients(function, *inputs):
+    """Gradients of the sum of `function`'s result with respect to its float inputs, as NumPy."""
+    inputs = [keras.ops.convert_to_tensor(x) for x in inputs]
+    name = keras.backend.backend()
+    if name == "jax":
+        import jax
+
+        total = jax.grad(lambda *inputs: function(*inputs).astype("float32").sum(), argnums=tuple(range(len(inputs))))
+        return run(total, *inputs)
+    if name == "torch":
+        for x in inputs:
+            x.requires_grad_()
+        function(*inputs).sum().backward()
+        return numpy([x.grad for x in inputs])
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        total = tf.reduce_sum(function(*inputs))
+    return numpy(tape.gradient(total, inputs))

@@ -11,7 +11,14 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention_axes import AttentionAxes
-from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_positive, check_rate, register
+from keras_transformer.layers.common import (
+    DenseOptions,
+    PolicyLayer,
+    check_positive,
+    check_rate,
+    feature_shape,
+    register,
+)
 from keras_transformer.ops.attention import attend
 from keras_transformer.ops.cache import CannotCache, LooksBothWays, current_scope
 from keras_transformer.ops.capture import current_scores_scope
@@ -104,7 +111,7 @@ class MultiHeadAttention(PolicyLayer):
         self.value_dim = value_dim or key_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self._output_shape = (output_shape,) if isinstance(output_shape, int) else output_shape
+        self._output_shape = feature_shape(output_shape)
         self._axes = AttentionAxes(attention_axes)
         self.sliding_window = sliding_window
         self.flash_attention = flash_attention

@@ -32,6 +32,21 @@ def check_choice(choices, **arguments):
             raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
 
 
+def feature_shape(output_shape):
+    """The `output_shape` argument as a tuple, or None."""
+    if output_shape is None:
+        return None
+    if isinstance(output_shape, int):
+        output_shape = (output_shape,)
+    if not isinstance(output_shape, (list, tuple)) or not output_shape:
+        raise ValueError(
+            f"`output_shape` must be a positive integer or a tuple of them. Received: output_shape={output_shape!r}"
+        )
+    for size in output_shape:
+        check_positive(output_shape=size)
+    return tuple(output_shape)
+
+
 def clone_initializer(initializer):
     """A fresh copy: one initializer instance given to two layers would draw the same values twice."""
     initializer = keras.initializers.get(initializer)

@@ -47,17 +47,24 @@ def attend(
         `(output, scores)`, scores is None unless asked for.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    if dropout is None and bias is None and not return_scores and can_fuse(key, value):
+    if dropout is None and bias is None and not return_scores and can_fuse(query, key, value):
         return _fused(query, key, value, mask, causal, scale, flash_attention), None
     return _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores)
 
 
-def can_fuse(key, value):
-    """Whether the backend has a fused kernel for these shapes."""
-    # What Keras runs on TensorFlow is the explicit form without our float32 scores.
-    # JAX's kernel refuses values of another size than the keys.
+def can_fuse(query, key, value):
+    """Whether the backend has a fused kernel for these inputs."""
     backend = keras.config.backend()
-    return backend == "torch" or (backend == "jax" and key.shape[-1] == value.shape[-1])
+    if backend == "jax":
+        # The kernel refuses values of another size than the keys, and does not compile in float16 off a GPU.
+        half = keras.backend.standardize_dtype(query.dtype) == "float16"
+        return key.shape[-1] == value.shape[-1] and not (half and not _has_gpu())
+    # What Keras runs on TensorFlow is the explicit form without our float32 scores.
+    return backend == "torch"
+
+
+def _has_gpu():
+    return any(device.startswith("gpu") for device in keras.distribution.list_devices())
 
 
 def _fused(query, key, value, mask, causal, scale, flash_attention):

@@ -1,0 +1,346 @@
+"""`MultiHeadAttention` and `ops.attend` against NumPy and PyTorch: masks, missing keys, 16 bits, refusals."""
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+import keras_transformer as kt
+from tests import reference
+from tests.backend import gradients, numpy, run, vectors
+
+B, T, S, D, N, H = 2, 5, 7, 6, 4, 3
+
+
+def tensors(*arrays):
+    return [torch.tensor(x) for x in arrays]
+
+
+def random_mask(seed=0):
+    """A mask (B, 1, T, S) in which query 1 of row 0 and all queries of row 1 but the last see no key."""
+    mask = np.random.default_rng(seed).random((B, 1, T, S)) < 0.5
+    mask[..., 2] = True
+    mask[0, :, 1] = False
+    mask[1, :, :-1] = False
+    return mask
+
+
+@pytest.mark.parametrize("num_key_value_heads", [N, 2, 1])
+def test_attend_equals_torch(num_key_value_heads):
+    query, key, value = vectors(B, T, N, H), *(vectors(B, S, num_key_value_heads, H, seed=seed) for seed in (1, 2))
+    mask = random_mask() | (np.arange(S) == 2)  # torch gives NaN where nothing is allowed
+    bias = vectors(1, N, T, S)
+    for options in ({}, {"attn_mask": mask}, {"is_causal": True}, {"attn_mask": bias}):
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(1, 2) for x in tensors(query, key, value)),
+            **{name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in options.items()},
+            enable_gqa=True,
+        ).transpose(1, 2)
+        given = options.get("attn_mask")
+        ours = {
+            "mask": keras.ops.convert_to_tensor(mask) if given is mask else None,
+            "bias": keras.ops.convert_to_tensor(bias) if given is bias else None,
+            "causal": options.get("is_causal", False),
+        }
+        fused, (explicit, _) = run(
+            lambda *inputs, ours=ours: (
+                kt.ops.attend(*inputs, **ours)[0],
+                kt.ops.attend(*inputs, **ours, return_scores=True),
+            ),
+            *(query, key, value),
+        )
+        np.testing.assert_allclose(fused, expected, atol=1e-5)
+        np.testing.assert_allclose(explicit, expected, atol=1e-5)
+
+
+def test_layer_equals_torch_multihead_attention():
+    layer = kt.layers.MultiHeadAttention(2, D // 2)
+    layer.build((B, T, D), (B, S, D))
+    weights = reference.randomize(layer)[layer.name]
+    theirs = torch.nn.MultiheadAttention(D, 2, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(
+            torch.tensor(np.concatenate([weights[x]["kernel"].reshape(D, D).T for x in ("query", "key", "value")]))
+        )
+        theirs.in_proj_bias.copy_(
+            torch.tensor(np.concatenate([weights[x]["bias"].ravel() for x in ("query", "key", "value")]))
+        )
+        theirs.out_proj.weight.copy_(torch.tensor(weights["attention_output"]["kernel"].reshape(D, D).T))
+        theirs.out_proj.bias.copy_(torch.tensor(weights["attention_output"]["bias"]))
+    x, memory = vectors(B, T, D), vectors(B, S, D)
+    real = np.arange(S) < np.array([[5], [7]])
+    with torch.no_grad():
+        expected, expected_scores = theirs(
+            *tensors(x, memory, memory), key_padding_mask=torch.tensor(~real), average_attn_weights=False
+        )
+    output, scores = run(lambda *x: layer(*x, value_mask=real, return_attention_scores=True), x, memory)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_queries_without_a_key_give_the_output_bias(causal):
+    layer = kt.layers.MultiHeadAttention(N, H, num_key_value_heads=2, value_dim=2)
+    layer.build((B, T, D), (B, S, D))
+    weights = reference.randomize(layer)[layer.name]
+    x, memory, mask = vectors(B, T, D), vectors(B, S, D), random_mask()
+    allowed = mask & np.tril(np.ones((T, S), bool)) if causal else mask
+    expected, expected_scores = reference.multi_head_attention(
+        x.astype("float64"), memory.astype("float64"), weights, allowed
+    )
+    output, (same_output, scores) = run(
+        lambda *x: [
+            layer(*x, attention_mask=mask, use_causal_mask=causal, return_attention_scores=asked)
+            for asked in (False, True)
+        ],
+        *(x, memory),
+    )
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(same_output, expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+    without_key = ~allowed.any(-1)[:, 0]
+    assert without_key.any() and (scores.swapaxes(1, 2)[without_key] == 0).all()
+    np.testing.assert_allclose(output[without_key], np.broadcast_to(layer.output_dense.bias, (without_key.sum(), D)))
+
+
+def test_gradients_are_finite_where_there_is_no_key():
+    layer = kt.layers.MultiHeadAttention(2, H)
+    layer.build((B, T, D), (B, S, D))
+    reference.randomize(layer)
+    mask = random_mask()
+    inputs = vectors(B, T, D), vectors(B, S, D)
+    without_scores = gradients(lambda *x: layer(*x, attention_mask=mask), *inputs)
+    with_scores = gradients(lambda *x: layer(*x, attention_mask=mask, return_attention_scores=True)[0], *inputs)
+    for found, same in zip(without_scores, with_scores, strict=True):
+        assert np.isfinite(found).all()
+        np.testing.assert_allclose(found, same, atol=1e-5)
+    without_key = ~mask.any(-1)[:, 0]
+    assert (without_scores[0][without_key] == 0).all() and (without_scores[0][~without_key] != 0).any()
+
+
+def test_everything_masked():
+    layer = kt.layers.MultiHeadAttention(2, H)
+    x = vectors(B, T, D)
+    output, (_, scores) = run(
+        lambda x: [layer(x, x, value_mask=np.zeros((B, T)), return_attention_scores=asked) for asked in (False, True)],
+        x,
+    )
+    assert (output == 0).all() and (scores == 0).all()  # the bias is zero
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bits_with_large_scores_and_all_masks(dtype):
+    """B15: causal, padding and a given mask at once, scores of about a thousand."""
+    query, key, value = (
+        keras.ops.cast(factor * vectors(B, T, N, H, seed=seed), dtype)
+        for seed, factor in ((0, 30.0), (1, 30.0), (2, 1.0))
+    )
+    exact = [numpy(keras.ops.cast(x, "float32")).astype("float64") for x in (query, key, value)]
+    mask = random_mask()[..., :T] & (np.arange(T) < 4)
+    allowed = mask & np.tril(np.ones((T, T), bool))
+    scores = np.einsum("btnh,bsnh->bnts", *exact[:2]) / np.sqrt(H)
+    assert abs(scores).max() > 1000
+    expected, _ = reference.attention(*exact, allowed)
+
+    def attend(*inputs, **options):
+        return kt.ops.attend(*inputs, mask=keras.ops.convert_to_tensor(mask), causal=True, **options)
+
+    def call(*inputs):
+        explicit, probabilities = attend(*inputs, return_scores=True)
+        return [keras.ops.cast(x, "float32") for x in (attend(*inputs)[0], explicit, probabilities)]
+
+    fused, explicit, probabilities = run(call, query, key, value)
+    for output in (fused, explicit):
+        assert np.isfinite(output).all()
+        assert abs(output - expected).max() <= 2e-2 * abs(expected).max()
+    assert (probabilities[~np.broadcast_to(allowed, probabilities.shape)] == 0).all()
+    has_key = np.broadcast_to(allowed.any(-1), probabilities.shape[:-1])
+    np.testing.assert_allclose(probabilities.sum(-1), has_key, atol=2e-3)
+    for options in ({}, {"return_scores": True}):
+        found = gradients(lambda *inputs, options=options: attend(*inputs, **options)[0], query, key, value)
+        assert all(np.isfinite(x.astype("float32")).all() for x in found)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float16", "bfloat16"])
+def test_policies(policy):
+    exact = kt.layers.MultiHeadAttention(2, H)
+    layer = kt.layers.MultiHeadAttention(2, H, dtype=policy)
+    for x in (exact, layer):
+        x.build((B, T, D), (B, S, D))
+    reference.randomize(exact)
+    layer.set_weights(exact.get_weights())
+    mask = random_mask()
+    expected = run(lambda *x: exact(*x, attention_mask=mask), vectors(B, T, D), vectors(B, S, D))
+    output = layer(vectors(B, T, D), vectors(B, S, D), attention_mask=mask)
+    assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype == policy.replace("mixed_", "")
+    assert all(w.dtype == ("float32" if "mixed" in policy else policy) for w in layer.weights)
+    np.testing.assert_allclose(numpy(keras.ops.cast(output, "float32")), expected, atol=0.05)
+
+
+def test_causal_with_and_without_other_masks_and_unequal_lengths():
+    layer = kt.layers.MultiHeadAttention(2, H)
+    layer.build((B, T, D), (B, S, D))
+    weights = reference.randomize(layer)[layer.name]
+    x, memory = vectors(B, T, D), vectors(B, S, D)
+    for query, value in ((x, memory), (memory, x)):
+        causal = np.tril(np.ones((query.shape[1], value.shape[1]), bool))
+        expected, _ = reference.multi_head_attention(query, value, weights, causal)
+        everything = np.ones((B, value.shape[1]), bool)
+        for output in run(
+            lambda *inputs, everything=everything: [
+                layer(*inputs, use_causal_mask=True, value_mask=mask) for mask in (None, everything)
+            ],
+            *(query, value),
+        ):
+            np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_position_bias_is_added_to_the_scores():
+    layer = kt.layers.MultiHeadAttention(2, H)
+    layer.build((B, T, D), (B, S, D))
+    weights = reference.randomize(layer)[layer.name]
+    x, memory, bias, mask = vectors(B, T, D), vectors(B, S, D), vectors(1, 2, T, S), random_mask()
+    expected, expected_scores = reference.multi_head_attention(x, memory, weights, mask, bias=bias)
+    output, scores = run(
+        lambda *x: layer(*x, attention_mask=mask, position_bias=bias, return_attention_scores=True), x, memory
+    )
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+
+
+def test_causal_window_sees_the_last_keys():
+    layer = kt.layers.MultiHeadAttention(1, H, sliding_window=2)
+    _, scores = layer(vectors(1, 5, D), use_causal_mask=True, return_attention_scores=True)
+    seen = numpy(scores)[0, 0] > 0
+    np.testing.assert_array_equal(seen, np.tril(np.ones((5, 5))) - np.tril(np.ones((5, 5)), -2) > 0)
+
+
+def test_the_layer_leaves_its_inputs_masks_alone():
+    x = keras.layers.Embedding(6, D, mask_zero=True)(np.array([[3, 1, 0]]))
+    layer = kt.layers.MultiHeadAttention(2, H)
+    first, second = layer(x, x), layer(x, x)
+    np.testing.assert_array_equal(*numpy([first, second]))
+    assert numpy(first._keras_mask).tolist() == [[True, True, False]]
+
+
+def test_dropout_drops_probabilities_in_training_only():
+    layer = kt.layers.MultiHeadAttention(1, H, dropout=0.5, seed=1)
+    x = vectors(B, T, D)
+    first, second = numpy([layer(x, x, training=True), layer(x, x, training=True)])
+    assert abs(first - second).max() > 1e-3
+    np.testing.assert_array_equal(*numpy([layer(x, x), layer(x, x)]))
+    plain = kt.layers.MultiHeadAttention(1, H)
+    plain.build(x.shape)
+    plain.set_weights(layer.get_weights()[: len(plain.weights)])
+    np.testing.assert_allclose(*numpy([layer(x, x), plain(x, x)]), atol=1e-6)
+
+
+def test_regularizers_constraints_and_initializers_reach_every_projection():
+    layer = kt.layers.MultiHeadAttention(
+        2,
+        H,
+        use_gate=True,
+        kernel_initializer=keras.initializers.RandomNormal(),
+        bias_initializer="ones",
+        kernel_regularizer=keras.regularizers.L2(0.5),
+        bias_regularizer=keras.regularizers.L2(0.25),
+        kernel_constraint="non_neg",
+    )
+    layer.build((B, T, D))
+    assert len(layer.losses) == 10
+    kernels = [w for w in layer.weights if w.name == "kernel"]
+    squares = 0.5 * sum((numpy(w) ** 2).sum() for w in kernels) + 0.25 * (4 * 2 * H + D)
+    np.testing.assert_allclose(sum(numpy(layer.losses)), squares, rtol=1e-5)
+    assert all((numpy(w) == 1).all() for w in layer.weights if w.name == "bias")
+    assert all(isinstance(w.constraint, keras.constraints.NonNeg) for w in kernels)
+    assert abs(numpy(kernels[0]) - numpy(kernels[1])).max() > 1e-3  # one initializer, two draws
+
+
+def test_config_keeps_every_argument():
+    layer = kt.layers.MultiHeadAttention(
+        4,
+        3,
+        value_dim=5,
+        dropout=0.25,
+        use_bias=False,
+        output_shape=(2, 3),
+        attention_axes=(2,),
+        sliding_window=2,
+        flash_attention=False,
+        num_key_value_heads=2,
+        use_gate=True,
+        seed=7,
+        kernel_initializer=keras.initializers.RandomNormal(stddev=0.1),
+        kernel_regularizer="l2",
+        bias_constraint="non_neg",
+        name="heads",
+        dtype="mixed_bfloat16",
+    )
+    config = layer.get_config()
+    clone = kt.layers.MultiHeadAttention.from_config(config)
+    assert clone.get_config() == config
+    through_json = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert through_json.get_config() == config
+
+
+REFUSED = {
+    "num_heads": ({"num_heads": 0}, ["num_heads", "0"]),
+    "num_heads none": ({"num_heads": None}, ["num_heads", "None"]),
+    "key_dim": ({"key_dim": -1}, ["key_dim", "-1"]),
+    "key_dim float": ({"key_dim": 2.5}, ["key_dim", "2.5"]),
+    "value_dim": ({"value_dim": 0}, ["value_dim", "0"]),
+    "key/value heads": ({"num_key_value_heads": 3}, ["num_key_value_heads=3", "num_heads=4"]),
+    "no key/value heads": ({"num_key_value_heads": 0}, ["num_key_value_heads", "0"]),
+    "dropout": ({"dropout": 1.0}, ["dropout", "1.0"]),
+    "window": ({"sliding_window": 0}, ["sliding_window", "0"]),
+    "flash and dropout": ({"flash_attention": True, "dropout": 0.1}, ["flash_attention", "0.1"]),
+    "axes": ({"attention_axes": "rows"}, ["attention_axes", "rows"]),
+    "output_shape": ({"output_shape": 0}, ["output_shape", "0"]),
+    "output_shape kind": ({"output_shape": "wide"}, ["output_shape", "wide"]),
+}
+
+
+@pytest.mark.parametrize("options, words", REFUSED.values(), ids=REFUSED)
+def test_refused_arguments(options, words):
+    with pytest.raises(ValueError) as error:
+        kt.layers.MultiHeadAttention(**{"num_heads": 4, "key_dim": 3, **options})
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_refused_calls():
+    def layer(**options):
+        return kt.layers.MultiHeadAttention(2, H, **options)
+
+    for call, words in (
+        (lambda: layer()(vectors(T, D)), ["query", "(5, 6)"]),
+        (lambda: layer()(vectors(B, T, D), vectors(B, S, D), vectors(B, S + 1, D)), ["value", "key", "7", "8"]),
+        (lambda: layer(attention_axes=3)(vectors(B, 3, 4, D)), ["attention_axes", "3"]),
+        (lambda: layer(attention_axes=(1, 1))(vectors(B, 3, 4, D)), ["attention_axes", "1"]),
+        (lambda: layer(attention_axes=0)(vectors(B, T, D)), ["attention_axes", "0"]),
+        (
+            lambda: layer()(vectors(B, T, D), vectors(B, S, D), attention_mask=np.ones((T, S + 1), bool)),
+            ["attention_mask", "8", "7"],
+        ),
+        (lambda: layer()(vectors(B, T, D), attention_mask=np.ones((T,), bool)), ["attention_mask", "(5,)"]),
+        (
+            lambda: layer(flash_attention=True)(vectors(B, T, D), return_attention_scores=True),
+            ["flash_attention"],
+        ),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert all(word in str(error.value) for word in words), error.value
+
+
+def test_lora_on_a_projection_saves_merged(tmp_path):
+    inputs = keras.Input((None, D))
+    model = keras.Model(inputs, kt.layers.MultiHeadAttention(2, H, name="heads")(inputs))
+    layer = model.get_layer("heads")
+    layer.query_dense.enable_lora(2)
+    layer.value_dense.enable_lora(2)
+    reference.randomize(layer)
+    x = vectors(B, T, D)
+    expected = run(model, x)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(run(loaded, x), expected, atol=1e-5)
