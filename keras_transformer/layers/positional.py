@@ -89,11 +89,13 @@ class PositionalEmbedding(PolicyLayer):
         check_rate(dropout=dropout)
         if position == "learned" and max_sequence_length is None:
             raise ValueError('`max_sequence_length` is needed for position="learned": the number of rows of the table.')
-        if vocabulary_size is not None and pad_token_id is not None and not 0 <= pad_token_id < vocabulary_size:
+        if vocabulary_size is not None and pad_token_id is not None and pad_token_id not in range(vocabulary_size):
             raise ValueError(
                 f"`pad_token_id` must be a token id below vocabulary_size={vocabulary_size}, or None. "
-                f"Received: pad_token_id={pad_token_id}"
+                f"Received: pad_token_id={pad_token_id!r}"
             )
+        if scale is not None and not isinstance(scale, (int, float)):
+            raise ValueError(f"`scale` must be a number or None. Received: scale={scale!r}")
         super().__init__(**kwargs)
         self.autocast = vocabulary_size is None  # ids must not be rounded to 16 bits
         self.vocabulary_size = vocabulary_size
@@ -159,6 +161,7 @@ class PositionalEmbedding(PolicyLayer):
         else:
             mask = self.compute_mask(inputs, inputs_mask if mask is None else mask)
             x = self._embed(inputs)
+        self._check_positions(inputs, positions, start_index)
         encoded = self._encode_positions(ops.shape(inputs)[1], positions, start_index, mask)
         if encoded is not None:
             x = x + ops.cast(encoded, x.dtype)
@@ -207,8 +210,8 @@ class PositionalEmbedding(PolicyLayer):
                 f"The sequence reaches position {end - 1}, so it needs {end} learned positions (padding included), "
                 f"but the table has max_sequence_length={limit}."
             )
-        table = ops.convert_to_tensor(self.position_embeddings)
-        rows = ops.take(table, ops.clip(positions, 0, limit - 1), axis=0)
+        # In a graph of unknown length nothing can be raised here: TensorFlow fails in `take`, others give NaN.
+        rows = ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
         return ops.where(ops.expand_dims(positions < limit, -1), rows, float("nan"))
 
     def _check_inputs(self, inputs, reverse):
@@ -219,6 +222,10 @@ class PositionalEmbedding(PolicyLayer):
         if rank != (3 if vectors else 2):
             expected = "vectors of shape (batch, length, hidden_dim)" if vectors else "ids of shape (batch, length)"
             raise ValueError(f"{self.name} expects {expected}. Received: inputs.shape={tuple(inputs.shape)}")
+        if inputs.shape[1] == 0:
+            raise ValueError(
+                f"{self.name} expects at least one position per row. Received: inputs.shape={tuple(inputs.shape)}"
+            )
         if vectors:
             if inputs.shape[-1] != self.hidden_dim:
                 raise ValueError(
@@ -227,12 +234,22 @@ class PositionalEmbedding(PolicyLayer):
                 )
             return
         dtype = keras.backend.standardize_dtype(inputs.dtype)
-        if dtype in ("float16", "bfloat16", "bool"):
+        if dtype in ("float16", "bfloat16", "bool", "string"):
             raise ValueError(
-                f"{self.name} expects integer ids, but they arrive as {dtype}, which cannot hold them exactly. "
+                f"{self.name} expects integer ids, but they arrive as {dtype}, which does not hold them exactly. "
                 'Declare the input: `keras.Input((None,), dtype="int32")`.'
             )
         self._check_values(inputs, dtype)
+
+    def _check_positions(self, inputs, positions, start_index):
+        if isinstance(start_index, int) and start_index < 0:
+            raise ValueError(f"`start_index` must not be negative. Received: start_index={start_index}")
+        shape = () if positions is None else tuple(ops.shape(positions))
+        if shape and isinstance(shape[-1], int) and inputs.shape[1] not in (None, shape[-1]):
+            raise ValueError(
+                f"`positions` must have the shape of the tokens, {tuple(inputs.shape[:2])}. "
+                f"Received: positions.shape={shape}"
+            )
 
     def _check_values(self, ids, dtype):
         values = concrete(ids)
