@@ -14,6 +14,7 @@ from keras_transformer.layers.attention_axes import AttentionAxes
 from keras_transformer.layers.common import (
     DenseOptions,
     PolicyLayer,
+    check_mask,
     check_positive,
     check_rate,
     feature_shape,
@@ -211,6 +212,8 @@ class MultiHeadAttention(PolicyLayer):
             value, value_mask = query, query_mask
         is_self_attention = value is query
         key = value if key is None else key
+        check_mask(query, query_mask=query_mask)
+        check_mask(key, value_mask=value_mask, key_mask=key_mask)
         key_mask = combine(value_mask, key_mask)
 
         gate = None if self.gate_dense is None else self.gate_dense(query)

@@ -3,9 +3,17 @@
 import keras
 
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.common import DenseOptions, check_positive, check_rate
+from keras_transformer.layers.common import (
+    DenseOptions,
+    check_choice,
+    check_epsilon,
+    check_positive,
+    check_rate,
+    derived_seed,
+)
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.normalization import check_norm
+from keras_transformer.layers.residual import PLACEMENTS, Residual
 
 
 class Block(keras.layers.Layer):
@@ -33,6 +41,8 @@ class Block(keras.layers.Layer):
     ):
         check_positive(num_heads=num_heads, intermediate_dim=intermediate_dim, key_dim=key_dim)
         check_rate(dropout=dropout, feed_forward_dropout=feed_forward_dropout)
+        check_choice(tuple(PLACEMENTS), norm_placement=norm_placement)
+        check_epsilon(norm_epsilon=norm_epsilon)
         self._refuse_both(attention=attention, num_heads=num_heads)
         self._refuse_both(feed_forward=feed_forward, intermediate_dim=intermediate_dim)
         self.dense_options = DenseOptions(kwargs)
@@ -45,6 +55,7 @@ class Block(keras.layers.Layer):
         self.key_dim = key_dim
         self.use_bias = use_bias
         self.norm = saved(norm)  # a pattern, not a sublayer
+        check_norm(self.norm)
         self.norm_epsilon = norm_epsilon
         self.activation = keras.activations.get(activation)
         self.feed_forward_dropout = feed_forward_dropout
@@ -54,7 +65,8 @@ class Block(keras.layers.Layer):
         self.feed_forward = feed_forward
 
     def _build_residual(self, name, x_shape):
-        residual = Residual(self, name, self.norm_placement, self.norm, self.norm_epsilon, self.dropout, self.seed)
+        seed = derived_seed(self.seed, f"{name}_residual")
+        residual = Residual(self, name, self.norm_placement, self.norm, self.norm_epsilon, self.dropout, seed)
         residual.build(x_shape)
         return residual
 
@@ -72,7 +84,7 @@ class Block(keras.layers.Layer):
             activation=self.activation,
             dropout=self.feed_forward_dropout,
             use_bias=self.use_bias,
-            seed=self.seed,
+            seed=derived_seed(self.seed, "feed_forward"),
             dtype=self.dtype_policy,
             name="feed_forward",
             **self.dense_options.arguments(),
@@ -92,7 +104,7 @@ class Block(keras.layers.Layer):
             key_dim,
             dropout=self.dropout,
             use_bias=self.use_bias,
-            seed=self.seed,
+            seed=derived_seed(self.seed, name),
             dtype=self.dtype_policy,
             name=name,
             **self.dense_options.arguments(),

@@ -9,7 +9,7 @@ Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
 import keras
 
 from keras_transformer.layers.block import Block, is_quantized, saved
-from keras_transformer.layers.common import register
+from keras_transformer.layers.common import check_mask, register
 from keras_transformer.ops.masks import combine
 
 
@@ -65,6 +65,7 @@ class EncoderBlock(Block):
         mask=None,
         x_mask=None,
     ):
+        check_mask(x, padding_mask=padding_mask)
         mask = combine(mask, x_mask, padding_mask)
         x, scores = self._self_attend(x, mask, attention_mask, use_causal_mask, return_attention_scores, training)
         x = self._feed_forward(x, training)
@@ -131,6 +132,12 @@ class DecoderBlock(Block):
         self._feed_forward_residual = self._build_feed_forward(x_shape)
         self.built = True
 
+    def __call__(self, *args, **kwargs):
+        outputs = super().__call__(*args, **kwargs)
+        if isinstance(outputs, tuple) and isinstance(outputs[2], tuple):  # left empty by `compute_output_spec`
+            return *outputs[:2], None
+        return outputs
+
     def call(
         self,
         x,
@@ -146,10 +153,12 @@ class DecoderBlock(Block):
         encoder_output_mask=None,
     ):
         self._check_encoder_output(encoder_output)
+        check_mask(x, padding_mask=padding_mask)
         mask = combine(mask, x_mask, padding_mask)
         x, scores = self._self_attend(x, mask, attention_mask, use_causal_mask, return_attention_scores, training)
         cross_scores = None
         if encoder_output is not None:
+            check_mask(encoder_output, encoder_padding_mask=encoder_padding_mask)
             encoder_mask = combine(encoder_output_mask, encoder_padding_mask)
             x, cross_scores = self._cross_attend(
                 x, encoder_output, mask, encoder_mask, return_attention_scores, training
@@ -177,10 +186,10 @@ class DecoderBlock(Block):
 
     def _check_encoder_output(self, encoder_output):
         if (encoder_output is None) != (self.cross_attention is None):
-            built, called = ("without", "with") if self.cross_attention is None else ("with", "without")
+            has, called = ("no cross-attention", "with") if self.cross_attention is None else ("it", "without")
             raise ValueError(
-                f"{self.name} was first called {built} `encoder_output` and is now called {called} it: a block either "
-                "cross-attends or it does not."
+                "A block cross-attends always or never, as settled by `cross_attention` or its first call. "
+                f"{self.name} has {has} and was called {called} `encoder_output`."
             )
 
     def compute_output_shape(self, x_shape, encoder_output_shape=None):
@@ -194,7 +203,7 @@ class DecoderBlock(Block):
             return output
         self_scores = self._scores_spec(self.self_attention, x, x)
         if encoder_output is None:
-            return output, self_scores, None
+            return output, self_scores, ()  # Keras takes no None among symbolic outputs
         return output, self_scores, self._scores_spec(self.cross_attention, x, encoder_output)
 
     def get_config(self):

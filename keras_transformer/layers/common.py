@@ -1,5 +1,7 @@
 """What the layers share: checked arguments, cloned initializers, dtype policies of sublayers."""
 
+import zlib
+
 import keras
 
 PACKAGE = "keras_transformer"
@@ -17,6 +19,13 @@ def check_positive(**arguments):
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
+def check_epsilon(**arguments):
+    """Refuse anything but a positive number."""
+    for name, value in arguments.items():
+        if not isinstance(value, (int, float)) or value <= 0:
+            raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}")
+
+
 def check_rate(**arguments):
     """Refuse anything but a probability below 1."""
     for name, value in arguments.items():
@@ -30,6 +39,18 @@ def check_choice(choices, **arguments):
         if value not in choices:
             known = ", ".join(repr(choice) for choice in choices)
             raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
+
+
+def check_mask(x, **arguments):
+    """Refuse a mask over positions whose shape is not that of x (B, ..., D) without the features."""
+    expected = tuple(x.shape[:-1])
+    for name, mask in arguments.items():
+        given = expected if mask is None else tuple(mask.shape)
+        fits = len(given) == len(expected) and all(
+            a in (b, None) or b is None for a, b in zip(given[1:], expected[1:], strict=True)
+        )
+        if not fits:
+            raise ValueError(f"`{name}` must have the shape of the positions, {expected}. Received: {given}")
 
 
 def feature_shape(output_shape):
@@ -53,6 +74,11 @@ def clone_initializer(initializer):
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     return initializer.__class__.from_config(initializer.get_config())
+
+
+def derived_seed(seed, name):
+    """A seed for one of several sublayers: with one and the same, their dropouts would drop the same places."""
+    return None if seed is None else (seed + zlib.crc32(name.encode())) % 2**31
 
 
 class DenseOptions:

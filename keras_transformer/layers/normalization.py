@@ -40,12 +40,18 @@ class RMSNorm(keras.layers.Layer):
         return {**super().get_config(), "epsilon": self.epsilon}
 
 
+def check_norm(norm):
+    """Refuse anything but the name of a norm or the serialised form of a layer."""
+    if not isinstance(norm, dict):
+        check_choice(("layer", "rms"), norm=norm)
+
+
 def make_norm(norm, epsilon, name, dtype):
     """A normalisation layer from `"layer"`, `"rms"`, or the serialised form of a layer, which is the pattern."""
+    check_norm(norm)
     if isinstance(norm, dict):
         pattern = keras.saving.deserialize_keras_object(dict(norm))
         return pattern.__class__.from_config({**pattern.get_config(), "name": name})
-    check_choice(("layer", "rms"), norm=norm)
     if norm == "rms":
         return RMSNorm(epsilon, name=name, dtype=dtype)
     return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype)

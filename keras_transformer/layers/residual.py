@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_transformer.layers.common import check_choice
 from keras_transformer.layers.normalization import make_norm
 
 # Which of the slots pre, out and post hold a normalisation.
@@ -26,7 +25,6 @@ class Residual:
     """
 
     def __init__(self, owner, name, placement, norm, epsilon, dropout, seed):
-        check_choice(tuple(PLACEMENTS), norm_placement=placement)
         self.norms = {}
         for slot in PLACEMENTS[placement]:
             norm_name = f"{name}_norm" if not self.norms else f"{name}_output_norm"
