@@ -1,0 +1,199 @@
+"""Train a Transformer to translate, on a CPU, in minutes: see its score, its translations and where it looked.
+
+    python examples/translation.py [--language ja]    # phrases in German (or Japanese, ...), made on the spot
+    python examples/translation.py --tsv train.tsv --valid valid.tsv --test test.tsv --minutes 20
+    python examples/translation.py --tfds ted_hrlr_translate/pt_to_en    # a corpus of TensorFlow Datasets
+    python examples/translation.py --translate "in 3 days"               # by the model saved last
+    python examples/translation.py --evaluate outputs/translator.keras --test test.tsv
+
+Ctrl-C ends the training early and keeps what was learnt. Needs `pip install "keras-transformer-kit[demo]"`.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import shlex
+import sys
+from pathlib import Path
+
+DEFAULTS = {  # option: (for the phrases, for other text)
+    "vocabulary-size": (500, 8000),
+    "layers": (2, 3),
+    "hidden-dim": (128, 256),
+    "heads": (4, 4),
+    "intermediate-dim": (512, 1024),
+    "dropout": (0.0, 0.1),
+    "label-smoothing": (0.0, 0.1),
+    "batch-tokens": (2048, 4096),
+    "max-length": (128, 128),
+    "learning-rate": (2e-3, 1e-3),
+    "warmup-steps": (200, 400),
+}
+BUDGET = {"epochs": (8.0, None), "minutes": (5.0, 20.0)}  # whichever ends first; one that is given replaces both
+
+
+def parse_arguments(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument("--tsv", metavar="FILE", help="training text in two columns, source and target")
+    text.add_argument("--tfds", metavar="NAME", help="a translation corpus of TensorFlow Datasets")
+    parser.add_argument("--valid", metavar="FILE", help="as --tsv; without it a part of that is held out")
+    parser.add_argument("--test", metavar="FILE", help="as --tsv; without it a part of that is held out")
+    parser.add_argument("--language", metavar="CODE", help="of the targets (default for the phrases: de)")
+    parser.add_argument("--translate", metavar="TEXT", nargs="+", help="translate with --model, and leave")
+    parser.add_argument("--evaluate", metavar="FILE.keras", type=Path, help="score a saved model, and leave")
+    parser.add_argument("--model", metavar="FILE.keras", type=Path, help="default: translator.keras in --output")
+    parser.add_argument("--output", metavar="DIR", type=Path, default=Path("outputs"), help="default: outputs")
+    parser.add_argument("--backend", choices=("tensorflow", "jax", "torch"), help="default: as Keras is set up")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches, not of what is held out")
+    for option, values in (BUDGET | DEFAULTS).items():
+        help = "default: {} for the phrases, {} for other text".format(*values)
+        parser.add_argument(f"--{option}", type=type(values[0]), metavar="N", help=help)
+    args = parser.parse_args(argv)
+    if (args.valid or args.test) and not (args.tsv or args.evaluate):
+        parser.error("--valid and --test need --tsv")
+    if not all(text.strip() for text in args.translate or []):
+        parser.error("--translate needs text, and it is empty")
+    for option, values in (DEFAULTS | (BUDGET if args.epochs is args.minutes is None else {})).items():
+        name = option.replace("-", "_")
+        if getattr(args, name) is None:
+            setattr(args, name, values[bool(args.tsv or args.tfds)])
+    args.model = args.model or args.output / "translator.keras"
+    return args
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    if arguments.backend:
+        os.environ["KERAS_BACKEND"] = arguments.backend  # read when keras is imported
+
+import keras
+from sacrebleu import BLEU, CHRF
+
+import keras_transformer as kt
+from keras_transformer.data.text_model import load_text_model, save_text_model
+from keras_transformer.inspect.plots import plot_cross_attention, plot_history
+from keras_transformer.training.callbacks import Budget, StopOnInterrupt
+
+
+@contextlib.contextmanager
+def one_line_errors():
+    """Input that cannot be used ends the program with one line instead of a traceback."""
+    try:
+        yield
+    except (ValueError, ImportError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+def read_texts(args):
+    """(train, valid, test), lists of (source, target), and the code of the targets' language."""
+    if args.tfds:
+        parts = [kt.data.load_tfds_pairs(args.tfds, split) for split in ("train", "validation", "test")]
+        return *parts, args.language or args.tfds.rpartition("_to_")[2]
+    if args.tsv or args.test:
+        train, valid, test = (path and kt.data.read_pairs(path) for path in (args.tsv, args.valid, args.test))
+        if train:
+            fractions = [0.0 if part else min(0.05, 2000 / len(train)) for part in (valid, test)]
+            train, *split_off = kt.data.split_pairs(train, *fractions)
+            valid, test = valid or split_off[0], test or split_off[1]
+        if not test:
+            raise ValueError(f"{args.tsv} has too few pairs to hold some out: give --valid and --test")
+        return train, valid, test, args.language or (test.header or ("", ""))[1]
+    from phrases import make_phrases, split_phrases
+
+    phrases, left_out = make_phrases(args.language or "de")
+    for kind, reason in left_out.items():
+        print(f"left out: {kind} ({reason})")
+    parts = zip(("training", "validation", "test"), split_phrases(phrases))
+    return *(kt.data.TextPairs([phrase[:2] for phrase in part], name) for name, part in parts), args.language or "de"
+
+
+def batches(pairs, tokenizer, args):
+    sides = tokenizer.encode(pairs.sources), tokenizer.encode(pairs.targets)
+    return kt.data.BucketedPairs(*sides, batch_tokens=args.batch_tokens, max_length=args.max_length, seed=args.seed)
+
+
+def build(tokenizer, args):
+    model = kt.models.transformer(
+        source_vocabulary_size=tokenizer.vocabulary_size,
+        target_vocabulary_size=tokenizer.vocabulary_size,
+        num_layers=args.layers,
+        num_heads=args.heads,
+        hidden_dim=args.hidden_dim,
+        intermediate_dim=args.intermediate_dim,
+        dropout=args.dropout,
+        share_embeddings="all",
+        norm_placement="pre",
+        start_token_id=tokenizer.start_token_id,
+        stop_token_id=tokenizer.stop_token_id,
+    )
+    optimizer = keras.optimizers.Adam(args.learning_rate, beta_2=0.98, epsilon=1e-9)
+    optimizer.build(model.trainable_variables)  # TensorFlow would build it inside its graph and start twice as slowly
+    loss = kt.training.MaskedCrossentropy(args.label_smoothing)
+    model.compile(optimizer, loss, weighted_metrics=[kt.training.TokenAccuracy()])
+    return model
+
+
+def score(model, tokenizer, pairs, language, args):
+    """Translate held-out pairs, print how well, and return the translations."""
+    print(f"\ntranslating {pairs.summary()}", flush=True)
+    translations = kt.generate(model, pairs.sources, max_new_tokens=args.max_length, tokenizer=tokenizer)
+    exact = sum(ours == theirs for ours, theirs in zip(translations, pairs.targets)) / len(pairs)
+    words = {"zh": "zh", "ja": "char"}.get(language.replace("_", "-").partition("-")[0], "13a")
+    bleu, chrf = (metric.corpus_score(translations, [pairs.targets]) for metric in (BLEU(tokenize=words), CHRF()))
+    print(f"exact match {exact:.2%}, BLEU {bleu.score:.2f} ({words}), chrF {chrf.score:.2f}")
+    return translations
+
+
+def train(args):
+    with one_line_errors():
+        train, valid, test, language = read_texts(args)
+        print(*(part.summary() for part in (train, valid, test)), sep="\n")
+        tokenizer = kt.data.train_tokenizer(train.sources + train.targets, args.vocabulary_size)
+        train_batches, valid_batches = (batches(part, tokenizer, args) for part in (train, valid))
+        model = build(tokenizer, args)
+        steps = args.epochs and math.ceil(args.epochs * len(train_batches))
+        budget = Budget(args.learning_rate, args.warmup_steps, steps, args.minutes and args.minutes * 60)
+        args.output.mkdir(parents=True, exist_ok=True)
+    print(f"in batches: {train_batches.summary()}; {tokenizer.vocabulary_size:,} pieces")
+    print(f"{model.count_params():,} parameters, on {keras.backend.backend()}\n", flush=True)
+    history = model.fit(
+        train_batches,
+        validation_data=valid_batches,
+        epochs=math.ceil(args.epochs or 1000),
+        callbacks=[budget, StopOnInterrupt()],
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    path = args.output / "translator.keras"
+    save_text_model(model, tokenizer, path)
+    tokens = train_batches.num_real_tokens * budget.step / len(train_batches)
+    print(f"{budget.step:,} batches, {tokens / budget.seconds_in_batches:,.0f} tokens/s (padding not counted)")
+
+    translations = score(model, tokenizer, test, language, args)
+    samples = list(zip(test.sources, translations, test.targets))[:: math.ceil(len(test) / 5)]
+    for sample in samples:
+        print("\n  source       {}\n  translation  {}\n  reference    {}".format(*sample))
+    source, translation, _ = max(samples, key=lambda sample: len(sample[0]))
+    plot_cross_attention(model, tokenizer, source, translation, args.output / "attention.png")
+    plot_history(history, args.output / "history.png")
+    print(f"\nwritten: {path} (and its tokenizer.json), {args.output}/history.png, {args.output}/attention.png")
+    print("again:", shlex.join(["python", sys.argv[0], "--model", str(path), "--translate", source]))
+    print("again:", shlex.join(["python", *sys.argv, "--evaluate", str(path)]))
+
+
+def main(args):
+    keras.utils.set_random_seed(args.seed)
+    if not (args.translate or args.evaluate):
+        return train(args)
+    with one_line_errors():
+        model, tokenizer = load_text_model(args.evaluate or args.model)
+        if args.translate:
+            print(*kt.generate(model, args.translate, max_new_tokens=args.max_length, tokenizer=tokenizer), sep="\n")
+        else:
+            *_, test, language = read_texts(args)
+            score(model, tokenizer, test, language, args)
+
+
+if __name__ == "__main__":
+    main(arguments)
