@@ -1,0 +1,76 @@
+"""A text model on disk: `NAME.keras`, and beside it `NAME.tokenizer.json`, without which its ids mean nothing."""
+
+import os
+from pathlib import Path
+
+import keras
+
+from keras_transformer.data.tokenizers import Tokenizer
+
+
+def save_text_model(model, tokenizer, path):
+    """Write a model and its tokenizer side by side, each whole or not at all.
+
+    Args:
+        model: a `keras.Model` that ends in logits (B, T, vocabulary_size).
+        tokenizer: its `Tokenizer`.
+        path: file to write, `NAME.keras`; the tokenizer goes to `NAME.tokenizer.json`.
+
+    Raises:
+        ValueError: if `path` does not end in `.keras`, or the tokenizer has not as many ids as the model.
+        OSError: if the files cannot be written.
+
+    Example:
+
+    ```python
+    save_text_model(model, tokenizer, "translator.keras")
+    model, tokenizer = load_text_model("translator.keras")
+    ```
+    """
+    path = Path(path)
+    if path.suffix != ".keras":
+        raise ValueError(f"`path` must end in '.keras'. Received: path={str(path)!r}")
+    _check_sizes(model, tokenizer, path)
+    unfinished = path.with_name(f"{path.stem}.{os.getpid()}.keras")
+    try:
+        model.save(unfinished)
+        tokenizer.save(tokenizer_path(path))
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_text_model(path):
+    """Read what `save_text_model` wrote.
+
+    Args:
+        path: the file `NAME.keras`.
+
+    Returns:
+        `(model, tokenizer)`.
+
+    Raises:
+        ValueError: naming the path, if one of the two files is missing or damaged, or they do not belong together.
+    """
+    path = Path(path)
+    try:
+        model = keras.models.load_model(path)
+    except Exception as error:  # whatever Keras, the archive and the weights' format run into
+        raise ValueError(f"Cannot read a model from {str(path)!r}: {error}") from error
+    tokenizer = Tokenizer.load(tokenizer_path(path))
+    _check_sizes(model, tokenizer, path)
+    return model, tokenizer
+
+
+def tokenizer_path(path):
+    """The path `NAME.tokenizer.json` for `NAME.keras`."""
+    return Path(path).with_suffix(".tokenizer.json")
+
+
+def _check_sizes(model, tokenizer, path):
+    shape = getattr(model, "output_shape", None)
+    if isinstance(shape, tuple) and shape[-1] != tokenizer.vocabulary_size:
+        raise ValueError(
+            f"The model of {str(path)!r} and its tokenizer do not belong together: "
+            f"the one knows {shape[-1]} ids, the other {tokenizer.vocabulary_size}."
+        )
