@@ -1,0 +1,121 @@
+"""`Budget` ends `fit` when it says and sets the rate that it says; `StopOnInterrupt` ends it in good order."""
+
+import signal
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training import callbacks
+from keras_transformer.training.callbacks import Budget, StopOnInterrupt
+
+X = np.ones((4, 1), "float32")
+
+
+def falling_model():
+    """The gradient of its only weight is 1 whatever happens, so SGD takes off the learning rate at every update."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(1.0), loss=lambda y, prediction: prediction)
+    return model
+
+
+def weight(model):
+    return model.get_weights()[0].item()
+
+
+def at_batch_end(function):
+    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: function(batch))
+
+
+def at_batch_begin(function):
+    """Behind `Budget` it sees the variables on JAX as well, where they are away from the model during a batch."""
+    return keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: function(batch))
+
+
+def fit(model, *fit_callbacks, epochs=100):
+    return model.fit(X, X, batch_size=1, epochs=epochs, verbose=0, callbacks=list(fit_callbacks))
+
+
+def test_steps_and_the_rate_that_acts():
+    model, budget, weights = falling_model(), Budget(0.1, warmup_steps=3, steps=10), []
+    history = fit(model, budget, at_batch_begin(lambda _: weights.append(weight(model))))
+    rates = [0.1 * min(step / 3, 1 - (step - 1) / 10) for step in range(1, 11)]
+    assert budget.step == 10 and len(history.epoch) == 3
+    np.testing.assert_allclose(-np.diff([*weights, weight(model)]), rates, rtol=1e-4)
+
+
+def test_time(monkeypatch):
+    clock = types.SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(callbacks, "time", clock)
+    model, budget, rates = falling_model(), Budget(0.1, warmup_steps=1, seconds=8.0), []
+
+    def pass_time(batch):
+        rates.append(float(model.optimizer.learning_rate))
+        clock.now += 3.0
+
+    fit(model, budget, at_batch_begin(pass_time))
+    assert budget.step == 3 and budget.seconds_in_batches == 9.0
+    np.testing.assert_allclose(rates, [0.1, 0.1 * 5 / 8, 0.1 * 2 / 8], rtol=1e-5)
+
+
+def test_whichever_limit_comes_first(monkeypatch):
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(callbacks, "time", clock)
+    budget = Budget(0.1, warmup_steps=1, steps=5, seconds=1e6)
+    fit(falling_model(), budget)
+    assert budget.step == 5
+
+
+def test_an_epoch_that_ends_first_ends_the_training_and_a_second_one_starts_again():
+    model, budget = falling_model(), Budget(0.1, warmup_steps=1, steps=100)
+    fit(model, budget, epochs=2)
+    assert budget.step == 8
+    fit(model, budget, epochs=1)
+    assert budget.step == 4
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({}, "`steps` or `seconds`"),
+        ({"steps": 0}, "`steps`.*steps=0"),
+        ({"seconds": -1.0}, "`seconds`.*seconds=-1.0"),
+        ({"steps": float("nan")}, "`steps`"),
+        ({"steps": 5, "warmup_steps": 0}, "`warmup_steps`.*warmup_steps=0"),
+        ({"steps": 5, "peak_learning_rate": "fast"}, "`peak_learning_rate`.*'fast'"),
+    ],
+)
+def test_impossible_budgets(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Budget(**{"peak_learning_rate": 0.1, "warmup_steps": 1, **arguments})
+
+
+def test_interrupt_finishes_the_batch_and_keeps_the_weights(capsys):
+    def press(batch):
+        if batch == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    model, stop, budget = falling_model(), StopOnInterrupt(), Budget(0.1, warmup_steps=1, steps=1000)
+    fit(model, stop, budget, at_batch_end(press))
+    assert stop.interrupted and budget.step == 3
+    assert weight(model) == pytest.approx(-0.1 * 3, rel=0.01)
+    assert "Stopping after this batch" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_does_what_it_did_before(capsys):
+    def press_twice(batch):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(falling_model(), StopOnInterrupt(), at_batch_end(press_twice))
+
+
+def test_without_interrupt_nothing_happens():
+    before = signal.getsignal(signal.SIGINT)
+    stop = StopOnInterrupt()
+    fit(falling_model(), stop, epochs=1)
+    assert not stop.interrupted and signal.getsignal(signal.SIGINT) is before
