@@ -64,7 +64,7 @@ class CachedEncoderDecoder(CachedDecoder):
         return _at(logits, batch["last"]), {**state, "cache": scope.cache}
 
     def _forward(self, token_ids, state):
-        return self.decoder([token_ids, state["states"]])
+        return self.decoder({"decoder_token_ids": token_ids, "encoder_states": state["states"]})
 
 
 class FullForward:

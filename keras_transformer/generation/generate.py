@@ -132,23 +132,35 @@ def _as_list(ids):
 
 
 def _check_length(model, longest, max_new_tokens):
-    limit = anatomy.max_sequence_length(model)
-    if limit is not None and longest + max_new_tokens > limit:
-        raise ValueError(
-            f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
-            f"but the model has {limit} learned positions."
-        )
+    limits = {
+        "learned positions": anatomy.max_sequence_length(model),
+        "places in its fixed-length input": anatomy.fixed_length(model),
+    }
+    for what, limit in limits.items():
+        if limit is not None and longest + max_new_tokens > limit:
+            raise ValueError(
+                f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
+                f"but the model has {limit} {what}."
+            )
+
+
+class _Loops:
+    """The compiled loops of a model by `cache`; a class of its own, into which Keras does not look when it saves."""
+
+    def __init__(self, variables):
+        self.variables = variables
+        self.by_cache = {}
 
 
 def _loops(model):
-    """The model's compiled loops by `cache`, begun anew when its variables are others (after LoRA, int8)."""
+    """The model's compiled loops, begun anew when its variables are others (after LoRA, int8)."""
     variables = tuple(id(variable) for variable in getattr(model, "variables", ()))
     kept = getattr(model, "_decoding_loops", None)
-    if kept is None or kept[0] != variables:
-        kept = variables, {}
+    if kept is None or kept.variables != variables:
+        kept = _Loops(variables)
         # Past Keras' and torch's attribute tracking: this is no part of the model.
         object.__setattr__(model, "_decoding_loops", kept)
-    return kept[1]
+    return kept.by_cache
 
 
 def _make_loop(model, encoder_decoder, cache):

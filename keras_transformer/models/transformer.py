@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding
 from keras_transformer.layers.block import saved
-from keras_transformer.layers.common import check_choice, check_positive
+from keras_transformer.layers.common import check_choice, check_size, check_token_ids, derived_seed
 from keras_transformer.layers.normalization import make_norm
 
 NEEDS_FINAL_NORM = ("pre", "sandwich")  # post and output placement already end in a norm
@@ -29,6 +29,7 @@ def transformer(
     pad_token_id=0,
     start_token_id=None,
     stop_token_id=None,
+    seed=None,
     dtype=None,
     name="transformer",
     **block_options,
@@ -62,12 +63,13 @@ def transformer(
         norm_placement: `"post"` as published, or `"pre"`, `"sandwich"`, `"output"`.
         pad_token_id: the id that is padding.
         start_token_id, stop_token_id: ids that begin and end the target; `generate` reads them from the model.
+        seed: seed of all dropouts.
         dtype: dtype or policy of all layers.
         **block_options: further arguments of `EncoderBlock` and `DecoderBlock` (`norm`, `key_dim`, `use_bias`, ...).
 
     Returns:
-        A `keras.Model` from `{"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}`, int32, to float32 logits
-        (B, T, target_vocabulary_size).
+        A `keras.Model` from `{"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}`, int32, or the two in a list,
+        to float32 logits (B, T, target_vocabulary_size).
 
     Example:
     ```python
@@ -77,8 +79,9 @@ def transformer(
     ```
     """
     check_choice(("all", "target", None), share_embeddings=share_embeddings)
-    check_positive(source_vocabulary_size=source_vocabulary_size, target_vocabulary_size=target_vocabulary_size)
-    check_positive(hidden_dim=hidden_dim, num_heads=num_heads, intermediate_dim=intermediate_dim)
+    check_size(source_vocabulary_size=source_vocabulary_size, target_vocabulary_size=target_vocabulary_size)
+    check_size(hidden_dim=hidden_dim, num_heads=num_heads, intermediate_dim=intermediate_dim)
+    check_token_ids(target_vocabulary_size, start_token_id=start_token_id, stop_token_id=stop_token_id)
     if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
         raise ValueError(
             'share_embeddings="all" needs one vocabulary for both sides. Received: '
@@ -89,8 +92,7 @@ def transformer(
             "`hidden_dim` must be a multiple of `num_heads` when `key_dim` is not given. "
             f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
         )
-    num_encoder_layers, num_decoder_layers = (num_layers, num_layers) if isinstance(num_layers, int) else num_layers
-    check_positive(num_encoder_layers=num_encoder_layers, num_decoder_layers=num_decoder_layers)
+    num_encoder_layers, num_decoder_layers = _pair(num_layers)
     config = {
         "family": "transformer",
         "source_vocabulary_size": source_vocabulary_size,
@@ -119,6 +121,7 @@ def transformer(
             # With the scale of sqrt(hidden_dim), the sum of token and position starts with variance near 1 + 1/2,
             # and the tied logits with variance near 1.
             embeddings_initializer=keras.initializers.RandomNormal(stddev=hidden_dim**-0.5),
+            seed=derived_seed(seed, name),
             dtype=dtype,
             name=name,
         )
@@ -142,29 +145,40 @@ def transformer(
     decoder_token_ids = keras.Input((None,), dtype="int32", name="decoder_token_ids")
     source = source_embedding(ModelCard(config, name="model_card")(encoder_token_ids))
     target = target_embedding(decoder_token_ids)
-    states = _encoder(num_encoder_layers, hidden_dim, block)(source)
-    hidden = _decoder(num_decoder_layers, hidden_dim, block)([target, states])
+    states = _encoder(num_encoder_layers, hidden_dim, block, seed)(source)
+    hidden = _decoder(num_decoder_layers, hidden_dim, block, seed)([target, states])
     if share_embeddings is None:
         logits = keras.layers.Dense(target_vocabulary_size, use_bias=False, dtype="float32", name="logits")(hidden)
     else:
         logits = target_embedding(hidden, reverse=True)
-    inputs = {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": decoder_token_ids}
-    return keras.Model(inputs, logits, name=name)
+    # Given as a list, Keras takes them by name as well; given as a dict, by name only.
+    return keras.Model([encoder_token_ids, decoder_token_ids], logits, name=name)
 
 
-def _encoder(num_layers, hidden_dim, block):
+def _pair(num_layers):
+    pair = tuple(num_layers) if isinstance(num_layers, (list, tuple)) else (num_layers, num_layers)
+    if len(pair) != 2:
+        raise ValueError(f"`num_layers` must be a number or a pair of them. Received: num_layers={num_layers}")
+    for number in pair:
+        check_size(num_layers=number)
+    return pair
+
+
+def _encoder(num_layers, hidden_dim, block, seed):
     inputs = x = keras.Input((None, hidden_dim), name="encoder_inputs")
     for i in range(num_layers):
-        x = EncoderBlock(**block, name=f"encoder_block_{i}")(x)
+        name = f"encoder_block_{i}"
+        x = EncoderBlock(**block, seed=derived_seed(seed, name), name=name)(x)
     x = _final_norm(x, block, "encoder_norm")
     return keras.Model(inputs, x, name="encoder")
 
 
-def _decoder(num_layers, hidden_dim, block):
+def _decoder(num_layers, hidden_dim, block, seed):
     inputs = x = keras.Input((None, hidden_dim), name="decoder_inputs")
     states = keras.Input((None, hidden_dim), name="encoder_states")
     for i in range(num_layers):
-        x = DecoderBlock(**block, name=f"decoder_block_{i}")(x, states)
+        name = f"decoder_block_{i}"
+        x = DecoderBlock(**block, seed=derived_seed(seed, name), name=name)(x, states)
     x = _final_norm(x, block, "decoder_norm")
     return keras.Model([inputs, states], x, name="decoder")
 
@@ -187,11 +201,23 @@ def encoder_from_ids(model):
 
 
 def decoder_from_ids(model):
-    """The rest of an encoder-decoder: `[decoder_token_ids, encoder states]` to its output, sharing its weights.
+    """The rest of an encoder-decoder: decoder ids and encoder states to its output, sharing its weights.
 
-    Example: `logits = decoder_from_ids(model)([target_ids, states])  # (B, T, V)`
+    Example: `logits = decoder_from_ids(model)({"decoder_token_ids": target_ids, "encoder_states": states})`
     """
-    return keras.Model([_input(model, "decoder_token_ids"), _states(model)], model.output, name="decoder_from_ids")
+    encoder_states = _states(model)
+    states = keras.Input(encoder_states.shape[1:], dtype=encoder_states.dtype, name="encoder_states")
+    token_ids = keras.Input((None,), dtype="int32", name="decoder_token_ids")
+
+    def call(layer, *args, **kwargs):
+        # The source side lets the states through untouched, the encoder included; everything else runs.
+        return states if args and args[0] is states else layer(*args, **kwargs)
+
+    # A model cut out of the graph between these tensors would spoil the original: Keras could not save it any more.
+    # The view is not compiled, so that no optimizer is cloned.
+    view = keras.Model([_input(model, name) for name in ("encoder_token_ids", "decoder_token_ids")], model.output)
+    rest = keras.models.clone_model(view, [states, token_ids], clone_function=lambda x: x, call_function=call)
+    return keras.Model({"decoder_token_ids": token_ids, "encoder_states": states}, rest.output, name="decoder_from_ids")
 
 
 def _input(model, name):

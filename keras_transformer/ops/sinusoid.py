@@ -19,5 +19,5 @@ def sinusoidal_positions(positions, dim, max_wavelength=MAX_WAVELENGTH):
     """
     element = np.arange(dim)
     rates = max_wavelength ** (-2.0 * (element // 2) / dim)
-    angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * rates.astype("float32")
+    angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(rates, "float32")
     return ops.where(element % 2 == 0, ops.sin(angles), ops.cos(angles))

@@ -1,0 +1,68 @@
+"""Small models to decode, and the slow and obvious way to decode them."""
+
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+import keras_transformer as kt
+
+VOCABULARY_SIZE = 23
+
+
+@functools.cache  # shared by the tests, and so is what JAX and TensorFlow compiled for it
+def stacked_gpt(pad_token_id=None, position="sinusoidal"):
+    """A decoder-only model as a user would stack it."""
+    ids = keras.Input((None,), dtype="int32")
+    table = kt.layers.PositionalEmbedding(
+        VOCABULARY_SIZE, 16, max_sequence_length=64, position=position, pad_token_id=pad_token_id
+    )
+    x = table(ids)
+    for _ in range(2):
+        x = kt.layers.DecoderBlock(2, 32, dropout=0.1, norm_placement="pre")(x)
+    return keras.Model(ids, table(x, reverse=True))
+
+
+@functools.cache
+def translator(**options):
+    """A small encoder-decoder."""
+    options = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32, **options}
+    return kt.models.transformer(VOCABULARY_SIZE, VOCABULARY_SIZE, start_token_id=1, stop_token_id=2, **options)
+
+
+def ragged(lengths, seed=0):
+    """Lists of random ids, none of them special."""
+    random = np.random.default_rng(seed)
+    return [random.integers(3, VOCABULARY_SIZE, n).tolist() for n in lengths]
+
+
+def greedy_by_hand(model, prompt, max_new_tokens, stop=(), source=None):
+    """One row, the full forward for every token; the new tokens.
+
+    The row lies in a buffer of fixed length, behind whose last token a causal model never looks: one shape to compile.
+    """
+    row = list(prompt)
+    for _ in range(max_new_tokens):
+        ids = ops.convert_to_tensor(np.asarray([row + [3] * (24 - len(row))], "int32"))
+        if source is not None:
+            ids = {"encoder_token_ids": ops.convert_to_tensor([source]), "decoder_token_ids": ids}
+        row.append(int(ops.convert_to_numpy(model(ids))[0, len(row) - 1].argmax()))
+        if row[-1] in stop:
+            break
+    return row[len(prompt) :]
+
+
+class Stub(keras.Model):
+    """Writes the given rows whatever it reads: row b, step t gives `script[b][t]`, counted from `prompt_length`."""
+
+    def __init__(self, script, prompt_length):
+        super().__init__()
+        self.script = np.asarray(script, "int32")
+        self.prompt_length = prompt_length
+
+    def call(self, token_ids):
+        length = token_ids.shape[1]
+        steps = np.clip(np.arange(length) - self.prompt_length + 1, 0, self.script.shape[1] - 1)
+        rows = np.resize(self.script[:, steps], (token_ids.shape[0], length))
+        return ops.one_hot(rows, VOCABULARY_SIZE)
