@@ -16,6 +16,7 @@ from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
 SMALLEST_CACHE = 64
 SMALLEST_PROMPT = 16
 SMALLEST_SOURCE = 16
+SMALLEST_STOP_LIST = 4
 
 
 class Loop:
@@ -42,7 +43,7 @@ class Loop:
             return [np.zeros(0, "int32") for _ in rows]
         batch_size = bucket(num_rows, 1)
         batch, length = self._batch(rows, source_rows, batch_size, pad_token_id)
-        stop = np.asarray(stop_token_ids if len(stop_token_ids) else [-1], "int32")
+        stop = pad_rows([stop_token_ids], -1, bucket(len(stop_token_ids), SMALLEST_STOP_LIST))[0]
         done = np.arange(batch_size) >= num_rows  # rows that only fill up the batch
         loop = self._start(batch, _tensor(done), _tensor(stop), length=length)
         used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
