@@ -9,18 +9,22 @@ def numpy(results):
     return keras.tree.map_structure(keras.ops.convert_to_numpy, results)
 
 
-def run(function, *inputs):
-    """`function` of arrays, as NumPy.
+def compiled(function):
+    """On JAX `function` compiled as a whole, in a hurry.
 
-    On JAX it is compiled as a whole, in a hurry: called eagerly, every operation of every new shape is compiled by
-    itself, and a test takes seconds.
+    Called eagerly, every operation of every new shape is compiled by itself, and a test takes seconds.
     """
-    if keras.backend.backend() == "jax":
-        import jax
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
 
-        options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-        function = jax.jit(function, compiler_options=options)
-    return numpy(function(*map(keras.ops.convert_to_tensor, inputs)))
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(function, compiler_options=options)
+
+
+def run(function, *inputs):
+    """`function` of arrays, as NumPy."""
+    return numpy(compiled(function)(*map(keras.ops.convert_to_tensor, inputs)))
 
 
 def vectors(*shape, seed=0):
@@ -47,3 +51,28 @@ def gradients(function, *inputs):
         tape.watch(inputs)
         total = tf.reduce_sum(function(*inputs))
     return numpy(tape.gradient(total, inputs))
+
+
+def weight_gradients(layer, loss):
+    """Gradients of `loss()`, a scalar, with respect to the layer's trainable weights: {path: NumPy array}."""
+    weights = layer.trainable_variables
+    name = keras.backend.backend()
+    if name == "jax":
+        import jax
+
+        def with_values(values):
+            with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
+                return loss()
+
+        found = compiled(jax.grad(with_values))([w.value for w in weights])
+    elif name == "torch":
+        layer.zero_grad()
+        loss().backward()
+        found = [w.value.grad for w in weights]
+    else:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            total = loss()
+        found = map(tf.convert_to_tensor, tape.gradient(total, [w.value for w in weights]))
+    return {w.path: numpy(gradient) for w, gradient in zip(weights, found, strict=True)}

@@ -17,6 +17,7 @@ from keras_transformer.layers.common import (
     check_mask,
     check_positive,
     check_rate,
+    check_size,
     feature_shape,
     register,
 )
@@ -89,12 +90,10 @@ class MultiHeadAttention(PolicyLayer):
         seed=None,
         **kwargs,
     ):
-        check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, sliding_window=sliding_window)
-        check_positive(num_key_value_heads=num_key_value_heads)
+        check_size(num_heads=num_heads, key_dim=key_dim)
+        check_positive(value_dim=value_dim, sliding_window=sliding_window, num_key_value_heads=num_key_value_heads)
         check_rate(dropout=dropout)
         num_key_value_heads = num_key_value_heads or num_heads
-        if num_heads is None or key_dim is None:
-            raise ValueError(f"Both `num_heads` and `key_dim` are needed. Received: {num_heads=}, {key_dim=}")
         if num_heads % num_key_value_heads:
             raise ValueError(
                 "`num_heads` must be a multiple of `num_key_value_heads`. "

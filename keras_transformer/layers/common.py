@@ -12,11 +12,16 @@ def register(cls):
     return keras.saving.register_keras_serializable(package=PACKAGE)(cls)
 
 
-def check_positive(**arguments):
-    """Refuse anything but positive integers; None passes."""
+def check_size(**arguments):
+    """Refuse anything but positive integers."""
     for name, value in arguments.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+
+
+def check_positive(**arguments):
+    """Refuse anything but positive integers and None."""
+    check_size(**{name: value for name, value in arguments.items() if value is not None})
 
 
 def check_epsilon(**arguments):
@@ -39,6 +44,17 @@ def check_choice(choices, **arguments):
         if value not in choices:
             known = ", ".join(repr(choice) for choice in choices)
             raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
+
+
+def check_token_ids(vocabulary_size, **arguments):
+    """Refuse ids, or lists of them, outside the vocabulary; None passes."""
+    for name, ids in arguments.items():
+        for token_id in ids if isinstance(ids, (list, tuple)) else [ids]:
+            if token_id is not None and token_id not in range(vocabulary_size):
+                raise ValueError(
+                    f"`{name}` must be a token id below the vocabulary size {vocabulary_size}, or None. "
+                    f"Received: {name}={token_id!r}"
+                )
 
 
 def check_mask(x, **arguments):
@@ -64,7 +80,7 @@ def feature_shape(output_shape):
             f"`output_shape` must be a positive integer or a tuple of them. Received: output_shape={output_shape!r}"
         )
     for size in output_shape:
-        check_positive(output_shape=size)
+        check_size(output_shape=size)
     return tuple(output_shape)
 
 

@@ -6,7 +6,7 @@ variants: Shazeer 2020, "GLU Variants Improve Transformer" (https://arxiv.org/ab
 
 import keras
 
-from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_positive, check_rate, register
+from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_rate, check_size, register
 
 
 @register
@@ -35,9 +35,7 @@ class FeedForward(PolicyLayer):
     def __init__(
         self, intermediate_dim, activation="relu", gated=False, dropout=0.0, use_bias=True, seed=None, **kwargs
     ):
-        if intermediate_dim is None:
-            raise ValueError("`intermediate_dim` must be a positive integer. Received: intermediate_dim=None")
-        check_positive(intermediate_dim=intermediate_dim)
+        check_size(intermediate_dim=intermediate_dim)
         check_rate(dropout=dropout)
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)

@@ -14,6 +14,8 @@ from keras_transformer.layers.common import (
     check_choice,
     check_positive,
     check_rate,
+    check_size,
+    check_token_ids,
     clone_initializer,
     register,
 )
@@ -82,18 +84,13 @@ class PositionalEmbedding(PolicyLayer):
         **kwargs,
     ):
         check_positive(vocabulary_size=vocabulary_size, max_sequence_length=max_sequence_length)
-        if hidden_dim is None:
-            raise ValueError("`hidden_dim` must be a positive integer. Received: hidden_dim=None")
-        check_positive(hidden_dim=hidden_dim)
+        check_size(hidden_dim=hidden_dim)
         check_choice(("sinusoidal", "learned", None), position=position)
         check_rate(dropout=dropout)
         if position == "learned" and max_sequence_length is None:
             raise ValueError('`max_sequence_length` is needed for position="learned": the number of rows of the table.')
-        if vocabulary_size is not None and pad_token_id is not None and pad_token_id not in range(vocabulary_size):
-            raise ValueError(
-                f"`pad_token_id` must be a token id below vocabulary_size={vocabulary_size}, or None. "
-                f"Received: pad_token_id={pad_token_id!r}"
-            )
+        if vocabulary_size is not None:
+            check_token_ids(vocabulary_size, pad_token_id=pad_token_id)
         if scale is not None and not isinstance(scale, (int, float)):
             raise ValueError(f"`scale` must be a number or None. Received: scale={scale!r}")
         super().__init__(**kwargs)
