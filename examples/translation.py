@@ -18,17 +18,17 @@ import sys
 from pathlib import Path
 
 DEFAULTS = {  # option: (for the phrases, for other text)
-    "vocabulary-size": (500, 8000),
+    "vocabulary_size": (500, 8000),
     "layers": (2, 3),
-    "hidden-dim": (128, 256),
+    "hidden_dim": (128, 256),
     "heads": (4, 4),
-    "intermediate-dim": (512, 1024),
+    "intermediate_dim": (512, 1024),
     "dropout": (0.0, 0.1),
-    "label-smoothing": (0.0, 0.1),
-    "batch-tokens": (2048, 4096),
-    "max-length": (128, 128),
-    "learning-rate": (2e-3, 1e-3),
-    "warmup-steps": (200, 400),
+    "label_smoothing": (0.0, 0.1),
+    "batch_tokens": (2048, 4096),
+    "max_length": (128, 128),
+    "learning_rate": (2e-3, 1e-3),
+    "warmup_steps": (200, 400),
 }
 BUDGET = {"epochs": (8.0, None), "minutes": (5.0, 20.0)}  # whichever ends first; one that is given replaces both
 
@@ -47,16 +47,15 @@ def parse_arguments(argv=None):
     parser.add_argument("--output", metavar="DIR", type=Path, default=Path("outputs"), help="default: outputs")
     parser.add_argument("--backend", choices=("tensorflow", "jax", "torch"), help="default: as Keras is set up")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches, not of what is held out")
-    for option, values in (BUDGET | DEFAULTS).items():
+    for name, values in (BUDGET | DEFAULTS).items():
         help = "default: {} for the phrases, {} for other text".format(*values)
-        parser.add_argument(f"--{option}", type=type(values[0]), metavar="N", help=help)
+        parser.add_argument("--" + name.replace("_", "-"), type=type(values[0]), metavar="N", help=help)
     args = parser.parse_args(argv)
     if (args.valid or args.test) and not (args.tsv or args.evaluate):
         parser.error("--valid and --test need --tsv")
     if not all(text.strip() for text in args.translate or []):
         parser.error("--translate needs text, and it is empty")
-    for option, values in (DEFAULTS | (BUDGET if args.epochs is args.minutes is None else {})).items():
-        name = option.replace("-", "_")
+    for name, values in (DEFAULTS | (BUDGET if args.epochs is args.minutes is None else {})).items():
         if getattr(args, name) is None:
             setattr(args, name, values[bool(args.tsv or args.tfds)])
     args.model = args.model or args.output / "translator.keras"
@@ -93,13 +92,15 @@ def read_texts(args):
         return *parts, args.language or args.tfds.rpartition("_to_")[2]
     if args.tsv or args.test:
         train, valid, test = (path and kt.data.read_pairs(path) for path in (args.tsv, args.valid, args.test))
-        if train:
+        language = args.language or ((train or test).header or "  ")[1]
+        if train and not (valid and test):
+            print(train.summary())
             fractions = [0.0 if part else min(0.05, 2000 / len(train)) for part in (valid, test)]
             train, *split_off = kt.data.split_pairs(train, *fractions)
             valid, test = valid or split_off[0], test or split_off[1]
-        if not test:
-            raise ValueError(f"{args.tsv} has too few pairs to hold some out: give --valid and --test")
-        return train, valid, test, args.language or (test.header or ("", ""))[1]
+            if not (valid and test):
+                raise ValueError(f"{args.tsv} has too few pairs to hold some out: give --valid and --test")
+        return train, valid, test, language
     from phrases import make_phrases, split_phrases
 
     phrases, left_out = make_phrases(args.language or "de")
@@ -169,7 +170,6 @@ def train(args):
     save_text_model(model, tokenizer, path)
     tokens = train_batches.num_real_tokens * budget.step / len(train_batches)
     print(f"{budget.step:,} batches, {tokens / budget.seconds_in_batches:,.0f} tokens/s (padding not counted)")
-
     translations = score(model, tokenizer, test, language, args)
     samples = list(zip(test.sources, translations, test.targets))[:: math.ceil(len(test) / 5)]
     for sample in samples:
