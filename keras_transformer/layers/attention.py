@@ -19,6 +19,7 @@ from keras_transformer.layers.common import (
     check_rate,
     check_size,
     feature_shape,
+    on_tokens,
     register,
 )
 from keras_transformer.ops.attention import attend
@@ -161,32 +162,30 @@ class MultiHeadAttention(PolicyLayer):
         return query_shape, value_shape, key_shape
 
     def _projection(self, name, shape, heads, dim, activation=None):
-        free = "abcdefg"[: len(shape) - 1]
         layer = keras.layers.EinsumDense(
-            f"{free}x,xyz->{free}yz",
-            output_shape=(*[None] * (len(shape) - 2), heads, dim),
-            bias_axes="yz" if self.use_bias else None,
+            "td,dnh->tnh",
+            output_shape=(heads, dim),
+            bias_axes="nh" if self.use_bias else None,
             activation=activation,
             name=name,
             dtype=self.sublayer_policy(name),
             **self.dense_options.arguments(),
         )
-        layer.supports_masking = True  # the mask is seen to here; spare the user Keras' warning about losing it
-        layer.build(shape)
+        layer.build((None, shape[-1]))
         return layer
 
     def _output_projection(self, query_shape):
         out = self._output_shape or (query_shape[-1],)
-        free, bound = "abcdefg"[: len(query_shape) - 1], "uvwpqr"[: len(out)]
+        features = "uvwxyz"[: len(out)]
         layer = keras.layers.EinsumDense(
-            f"{free}yz,yz{bound}->{free}{bound}",
-            output_shape=(*[None] * (len(query_shape) - 2), *out),
-            bias_axes=bound if self.use_bias else None,
+            f"tnh,nh{features}->t{features}",
+            output_shape=out,
+            bias_axes=features if self.use_bias else None,
             name="attention_output",
             dtype=self.sublayer_policy("attention_output"),
             **self.dense_options.arguments(),
         )
-        layer.build((*query_shape[:-1], self.num_heads, self.value_dim))
+        layer.build((None, self.num_heads, self.value_dim))
         return layer
 
     def call(
@@ -215,13 +214,13 @@ class MultiHeadAttention(PolicyLayer):
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
         key_mask = combine(value_mask, key_mask)
 
-        gate = None if self.gate_dense is None else self.gate_dense(query)
+        gate = None if self.gate_dense is None else on_tokens(self.gate_dense, query)
         scores_scope = current_scores_scope()
-        axes, projected = self._axes, self.query_dense(query)
+        axes, projected = self._axes, on_tokens(self.query_dense, query)
         unfold = axes.unfolder(projected, value)
         output, scores = self._attend(
             axes.fold(projected),
-            lambda: (axes.fold(self.key_dense(key)), axes.fold(self.value_dense(value))),
+            lambda: (axes.fold(on_tokens(self.key_dense, key)), axes.fold(on_tokens(self.value_dense, value))),
             is_self_attention,
             key_mask=axes.fold_mask(key_mask),
             attention_mask=axes.fold_attention_mask(attention_mask, projected, value),
@@ -243,7 +242,7 @@ class MultiHeadAttention(PolicyLayer):
         if scores_scope is not None:
             scores_scope.records.append((self, scores))
         output = output if gate is None else output * gate
-        output = self.output_dense(output)
+        output = on_tokens(self.output_dense, output, feature_axes=2)
         return (output, scores) if return_attention_scores else output
 
     def _active_dropout(self, training):

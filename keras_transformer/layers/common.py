@@ -3,6 +3,7 @@
 import zlib
 
 import keras
+from keras import ops
 
 PACKAGE = "keras_transformer"
 
@@ -82,6 +83,17 @@ def feature_shape(output_shape):
     for size in output_shape:
         check_size(output_shape=size)
     return tuple(output_shape)
+
+
+def on_tokens(dense, x, feature_axes=1):
+    """A dense layer over the last axes of x, called with all tokens in one axis: (B, ..., D) as (B * ..., D).
+
+    With a single axis of tokens the gradient of the kernel is a plain matrix product. With two, XLA copies both
+    factors into other layouts first, which makes a whole training step on a CPU half as slow again.
+    """
+    leading = ops.shape(x)[:-feature_axes]
+    y = dense(ops.reshape(x, (-1, *x.shape[-feature_axes:])))
+    return ops.reshape(y, (*leading, *y.shape[1:]))
 
 
 def clone_initializer(initializer):

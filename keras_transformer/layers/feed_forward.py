@@ -6,7 +6,7 @@ variants: Shazeer 2020, "GLU Variants Improve Transformer" (https://arxiv.org/ab
 
 import keras
 
-from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_rate, check_size, register
+from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_rate, check_size, on_tokens, register
 
 
 @register
@@ -75,6 +75,9 @@ class FeedForward(PolicyLayer):
         self.built = True
 
     def call(self, inputs, training=None):
+        return on_tokens(lambda x: self._transform(x, training), inputs)
+
+    def _transform(self, inputs, training):
         x = self.intermediate_dense(inputs)
         x = self.activation(self.gate_dense(inputs)) * x if self.gated else self.activation(x)
         if self.dropout:
