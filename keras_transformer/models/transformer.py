@@ -10,7 +10,8 @@ from keras_transformer.layers.block import saved
 from keras_transformer.layers.common import check_choice, check_size, check_token_ids, derived_seed
 from keras_transformer.layers.normalization import make_norm
 
-NEEDS_FINAL_NORM = ("pre", "sandwich")  # post and output placement already end in a norm
+# With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
+NEEDS_FINAL_NORM = ("pre", "sandwich", "output")
 
 
 def transformer(
