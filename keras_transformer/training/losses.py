@@ -122,14 +122,18 @@ def _smoothed_crossentropy(labels, logits, smoothing):
         # The highest probability is at least 1 / V, so its logarithm is safe, and no second pass of exp is needed.
         log_partition = ops.max(logits, axis=-1) - ops.log(ops.max(probabilities, axis=-1))
         values, label_probabilities = losses(logits, log_partition)
+        kept = [probabilities]
 
         def gradient(*args, upstream=None):
             # Keras hands the upstream gradient over by position on TensorFlow, by keyword on PyTorch.
             upstream = args[0] if upstream is None else upstream
             uniform = smoothing / logits.shape[-1]
-            result = probabilities * upstream[:, None]
+            # On PyTorch the gradient is written over the probabilities: a new array of this size costs more than the
+            # arithmetic on it. Whoever differentiates a second time pays for new ones.
+            result = kept.pop() if kept else ops.softmax(logits, axis=-1)
+            result *= upstream[:, None]
             if smoothing:
-                result -= (uniform * upstream)[:, None]  # in place on PyTorch
+                result -= (uniform * upstream)[:, None]
             return _set_columns(result, labels, (label_probabilities - uniform - (1.0 - smoothing)) * upstream)
 
         return values, gradient
