@@ -1,5 +1,7 @@
 """What the tests need of the backend at hand: results as NumPy, in one compilation where JAX would do hundreds."""
 
+import functools
+
 import keras
 import numpy as np
 
@@ -76,3 +78,17 @@ def weight_gradients(layer, loss):
             total = loss()
         found = map(tf.convert_to_tensor, tape.gradient(total, [w.value for w in weights]))
     return {w.path: numpy(gradient) for w, gradient in zip(weights, found, strict=True)}
+
+
+@functools.lru_cache(maxsize=64)
+def _stateless(model):
+    return compiled(lambda *arguments: model.stateless_call(*arguments)[0])
+
+
+def predict(model, inputs):
+    """The model's outputs as NumPy, compiled once per shape on JAX; the weights are read anew at each call."""
+    inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
+    if keras.backend.backend() != "jax":
+        return numpy(model(inputs))
+    trainable, fixed = ([v.value for v in x] for x in (model.trainable_variables, model.non_trainable_variables))
+    return numpy(_stateless(model)(trainable, fixed, inputs))

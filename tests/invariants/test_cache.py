@@ -1,0 +1,178 @@
+"""Decoding through the cache changes nothing, however the text is cut (B07)."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from tests.backend import compiled, numpy, run
+from tests.invariants import table
+from tests.invariants.table import FAMILIES, call
+
+LENGTH = 4
+CAUSAL = [family for family in FAMILIES if family.causal]
+
+
+def cuts(length):
+    """All ways to write the length as a sum: (4,), (1, 3), ..., (1, 1, 1, 1)."""
+    if length == 0:
+        yield ()
+    for first in range(1, length + 1):
+        yield from ((first, *rest) for rest in cuts(length - first))
+
+
+class Decoder:
+    """A causal model as a step: new ids and their positions in, logits and the new cache out."""
+
+    def __init__(self, family):
+        self.family = family
+        self.model = kt.models.decoder_from_ids(family.model) if family.encodes else family.model
+        self._step = compiled(self._call)
+
+    def _call(self, ids, positions, cache, states, encoder_positions):
+        start = {"length": LENGTH + 2, "encoder_positions": encoder_positions} if cache is None else {}
+        with kt.ops.DecodingScope(cache, positions, **start) as scope:
+            logits = self.model(ids if states is None else {"decoder_token_ids": ids, "encoder_states": states})
+        return logits, scope.cache
+
+    def __call__(self, inputs, positions, cut, spoil=lambda cache: cache):
+        """Logits of all positions, fed in pieces; `spoil` changes the cache between them."""
+        *source, ids = map(keras.ops.convert_to_tensor, inputs)
+        states = encoder_positions = None
+        if self.family.encodes:
+            states = keras.ops.convert_to_tensor(call(kt.models.encoder_from_ids(self.family.model), source))
+            encoder_positions = keras.ops.where(source[0] != 0, 0, -1)
+        outputs, cache, start = [], None, 0
+        for size in cut:
+            piece = [x[:, start : start + size] for x in (ids, keras.ops.convert_to_tensor(positions))]
+            logits, cache = self._step(*piece, cache and spoil(cache), states, encoder_positions)
+            outputs.append(numpy(logits))
+            start += size
+        return np.concatenate(outputs, axis=1)
+
+
+decoder_of = functools.cache(Decoder)
+
+
+def inputs_of(family):
+    inputs = [x[:, :LENGTH] for x in family.ids(batch=2)]
+    if family.encodes:
+        inputs[0][1, 3:] = 0  # a source with padding
+    return inputs
+
+
+def fill_unused_slots(cache):
+    unused = np.arange(cache["positions"].shape[1]) >= int(numpy(cache["index"]))
+
+    def fill(name, x):
+        return x if name.startswith("encoder") else keras.ops.where(unused[:, None, None], 1e4, x)
+
+    layers = {slot: {name: fill(name, x) for name, x in entry.items()} for slot, entry in cache["layers"].items()}
+    return {**cache, "layers": layers}
+
+
+@pytest.mark.parametrize("family", CAUSAL, ids=str)
+def test_every_cut_gives_the_full_models_logits(family):
+    decoder, inputs = decoder_of(family), inputs_of(family)
+    positions = np.tile(np.arange(LENGTH), (2, 1))
+    expected = call(family.model, inputs)
+    for cut in cuts(LENGTH):
+        np.testing.assert_allclose(decoder(inputs, positions, cut), expected, atol=1e-5)
+    np.testing.assert_allclose(decoder(inputs, positions, (2, 1, 1), fill_unused_slots), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", CAUSAL, ids=str)
+def test_rows_of_unequal_length(family):
+    """Prompts padded on the left share their slots; each row goes on as if it were alone."""
+    decoder, inputs = decoder_of(family), inputs_of(family)
+    inputs[-1][1, :2] = 0
+    positions = np.array([[0, 1, 2, 3], [-1, -1, 0, 1]])
+    first = call(family.model, [x[:1] for x in inputs])
+    second = call(family.model, [*(x[1:] for x in inputs[:-1]), inputs[-1][1:, 2:]])
+    for cut in ((3, 1), (2, 1, 1)):
+        outputs = decoder(inputs, positions, cut)
+        np.testing.assert_allclose(outputs[:1], first, atol=1e-5)
+        np.testing.assert_allclose(outputs[1:, 2:], second, atol=1e-5)
+
+
+def test_a_growing_cache_and_a_pad_inside_the_text():
+    family = next(family for family in CAUSAL if family.name == "gpt")
+    inputs = inputs_of(family)
+    inputs[0][:, 1] = 0
+    expected = call(family.model, inputs)
+    positions = np.tile(np.arange(LENGTH), (2, 1))
+
+    def grow(cache):
+        return kt.ops.extend_cache(cache, cache["positions"].shape[1] + 1)
+
+    outputs = decoder_of(family)(inputs, positions, (2, 1, 1), grow)
+    np.testing.assert_allclose(outputs[:, [0, 2, 3]], expected[:, [0, 2, 3]], atol=1e-5)
+
+
+def test_scores_while_decoding():
+    """A scores scope sees the probabilities over all slots."""
+    family = next(family for family in CAUSAL if family.name == "gpt")
+    positions = keras.ops.arange(3)[None]
+
+    def whole_and_last_step(ids):
+        with kt.ops.ScoresScope() as whole:
+            family.model(ids)
+        with kt.ops.DecodingScope(None, positions[:, :2], length=4) as scope:
+            family.model(ids[:, :2])
+        with kt.ops.DecodingScope(scope.cache, positions[:, 2:]), kt.ops.ScoresScope() as step:
+            family.model(ids[:, 2:])
+        assert [layer for layer, _ in whole.records] == [layer for layer, _ in step.records]
+        return [[scores for _, scores in scope.records] for scope in (whole, step)]
+
+    for expected, scores in zip(*run(whole_and_last_step, family.ids(batch=1, length=3)[0]), strict=True):
+        assert scores.shape == (1, 2, 1, 4)
+        np.testing.assert_allclose(scores[..., :3], expected[:, :, 2:], atol=1e-5)
+        assert (scores[..., 3] == 0).all()
+
+
+def test_the_sources_implicit_mask_is_kept_in_the_cache():
+    family = CAUSAL[0]
+    inputs = inputs_of(family)
+    encoder, decoder = kt.models.encoder_from_ids(family.model), kt.models.decoder_from_ids(family.model)
+    positions = keras.ops.tile(keras.ops.arange(LENGTH)[None], (2, 1))
+
+    def decode(source, target):
+        with kt.ops.DecodingScope(None, positions) as scope:
+            # without `encoder_positions`: the states carry their mask
+            logits = decoder({"decoder_token_ids": target, "encoder_states": states(source)})
+        return logits, scope.cache
+
+    def states(source):
+        with kt.ops.DecodingScope(False, keras.ops.where(source != 0, keras.ops.arange(source.shape[1]), -1)):
+            return encoder(source)
+
+    logits, cache = run(decode, *inputs)
+    np.testing.assert_allclose(logits, call(family.model, inputs), atol=1e-5)
+    entries = [entry for entry in cache["layers"].values() if "encoder_key" in entry]
+    assert [entry["encoder_positions"][1].tolist() for entry in entries] == [[0, 0, 0, -1]] * 2
+
+
+def test_refusals():
+    gpt = next(family for family in CAUSAL if family.name == "gpt").model
+    encoder = next(family for family in FAMILIES if family.name == "encoder").model
+    ids = np.array([[1, 2, 3]])
+    positions = np.arange(3)[None]
+    with pytest.raises(ValueError, match="positions"):
+        kt.ops.DecodingScope(None, np.arange(3))
+    with pytest.raises(ValueError, match="3 tokens.*length=2"):
+        kt.ops.DecodingScope(None, positions, length=2)
+    with pytest.raises(ValueError, match="both ways"), kt.ops.DecodingScope(None, positions):
+        encoder(ids)
+    with kt.ops.DecodingScope(None, positions) as scope:
+        gpt(ids)
+    with pytest.raises(ValueError, match="3 slots, 3 are taken and 1"):
+        kt.ops.DecodingScope(scope.cache, np.array([[3]]))
+    with pytest.raises(ValueError, match="no cache"):
+        _ = kt.ops.DecodingScope(False, positions).cache
+    deeper = table.gpt(num_layers=3)(dtype="float32", dropout=0.0)
+    roomy = kt.ops.extend_cache(scope.cache, 6)
+    with pytest.raises(ValueError, match="another model"), kt.ops.DecodingScope(roomy, positions + 3):
+        deeper(ids)
+    assert kt.ops.current_scope() is None
