@@ -196,7 +196,12 @@ class Block(keras.layers.Layer):
 
 def saved(layer):
     """A layer in serialised form; anything else as it is."""
-    return keras.saving.serialize_keras_object(layer) if isinstance(layer, keras.layers.Layer) else layer
+    if not isinstance(layer, keras.layers.Layer):
+        return layer
+    config = keras.saving.serialize_keras_object(layer)
+    # The block builds it, under its own name: built by itself, its variables' paths would lack the block's.
+    config.pop("build_config", None)
+    return config
 
 
 def is_quantized(layer):

@@ -98,7 +98,8 @@ def _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scor
     if mask is not None:
         has_key = ops.any(mask, axis=-1, keepdims=True)  # (B, N, T, 1)
         scores = ops.where(mask, scores, MASKED_SCORE)
-    probabilities = ops.softmax(scores, axis=-1)
+    # Keras warns of a softmax over one key, which is right here: it gets all of the attention.
+    probabilities = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
     weights = ops.cast(probabilities, dtype)
     if dropout is not None:
