@@ -130,24 +130,30 @@ class Block(keras.layers.Layer):
         return self._build_residual("feed_forward", x_shape)
 
     def _self_attend(self, x, mask, attention_mask, use_causal_mask, return_scores, training):
+        options = {"attention_mask": attention_mask, "use_causal_mask": use_causal_mask}
+        return self._attend(
+            self.self_attention, self._self_residual, x, None, mask, mask, return_scores, training, **options
+        )
+
+    def _attend(self, attention, residual, x, memory, mask, memory_mask, return_scores, training, **options):
+        """x after an attention sublayer over `memory` (None: over x itself), and the scores or None."""
         scores = None
 
         def attend(y):
             nonlocal scores
-            output = self.self_attention(
+            output = attention(
                 y,
-                y,
+                y if memory is None else memory,
                 query_mask=mask,
-                value_mask=mask,
-                attention_mask=attention_mask,
-                use_causal_mask=use_causal_mask,
+                value_mask=memory_mask,
                 return_attention_scores=return_scores,
                 training=training,
+                **options,
             )
             output, scores = output if return_scores else (output, None)
             return output
 
-        return self._self_residual(x, attend, training), scores
+        return residual(x, attend, training), scores
 
     def _feed_forward(self, x, training):
         return self._feed_forward_residual(x, lambda y: self.feed_forward(y, training=training), training)

@@ -160,29 +160,18 @@ class DecoderBlock(Block):
         if encoder_output is not None:
             check_mask(encoder_output, encoder_padding_mask=encoder_padding_mask)
             encoder_mask = combine(encoder_output_mask, encoder_padding_mask)
-            x, cross_scores = self._cross_attend(
-                x, encoder_output, mask, encoder_mask, return_attention_scores, training
+            x, cross_scores = self._attend(
+                self.cross_attention,
+                self._cross_residual,
+                x,
+                encoder_output,
+                mask,
+                encoder_mask,
+                return_attention_scores,
+                training,
             )
         x = self._feed_forward(x, training)
         return (x, scores, cross_scores) if return_attention_scores else x
-
-    def _cross_attend(self, x, encoder_output, mask, encoder_mask, return_scores, training):
-        scores = None
-
-        def attend(y):
-            nonlocal scores
-            output = self.cross_attention(
-                y,
-                encoder_output,
-                query_mask=mask,
-                value_mask=encoder_mask,
-                return_attention_scores=return_scores,
-                training=training,
-            )
-            output, scores = output if return_scores else (output, None)
-            return output
-
-        return self._cross_residual(x, attend, training), scores
 
     def _check_encoder_output(self, encoder_output):
         if (encoder_output is None) != (self.cross_attention is None):
