@@ -9,8 +9,9 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_transformer.arguments import check_size
 from keras_transformer.data.lengths import assign_buckets, length_buckets
-from keras_transformer.data.padding import RaggedIds, check_token_ids
+from keras_transformer.data.padding import RaggedIds, check_in_vocabulary
 
 # What a fitted shape has to earn: XLA compiles it, which is worth this share of all positions, and its incomplete
 # batch is one more step, whose fixed cost is worth this share of a full batch.
@@ -90,7 +91,7 @@ class BucketedPairs(keras.utils.PyDataset):
         super().__init__()  # no workers: batches are ready, and taking one costs less than handing it over
         shapes = None if isinstance(buckets, (int, np.integer)) else _sorted_shapes(buckets)
         sizes = {"batch_tokens": batch_tokens, "batch_size": batch_size, "buckets": None if shapes else buckets}
-        _check_positive(**{argument: size for argument, size in sizes.items() if size is not None})
+        check_size(**{argument: size for argument, size in sizes.items() if size is not None})
         if overlong not in ("drop", "truncate"):
             raise ValueError(f'`overlong` must be "drop" or "truncate". Received: overlong={overlong!r}')
         self.batch_tokens, self.batch_size = batch_tokens, batch_size
@@ -104,8 +105,8 @@ class BucketedPairs(keras.utils.PyDataset):
             )
         if vocabulary_size is not None:
             source_limit, target_limit = np.broadcast_to(vocabulary_size, 2)
-            check_token_ids(sources.flat, source_limit, "sources")
-            check_token_ids(targets.flat, target_limit, "targets")
+            check_in_vocabulary(sources.flat, source_limit, "sources")
+            check_in_vocabulary(targets.flat, target_limit, "targets")
 
         lengths = np.stack([sources.lengths, targets.lengths + 1], axis=1)
         limited = _limit(lengths, max_length, shapes)
@@ -285,12 +286,6 @@ def _shape(size, argument):
     sizes = (size, size) if isinstance(size, (int, np.integer)) else tuple(size)
     if len(sizes) != 2:
         raise ValueError(f"`{argument}` must be an int or a pair (S, T). Received: {argument}={size!r}")
-    _check_positive(**{argument: sizes[0]})
-    _check_positive(**{argument: sizes[1]})
+    check_size(**{argument: sizes[0]})
+    check_size(**{argument: sizes[1]})
     return int(sizes[0]), int(sizes[1])
-
-
-def _check_positive(**arguments):
-    for argument, value in arguments.items():
-        if not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"`{argument}` must be a positive int. Received: {argument}={value!r}")

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 
-def check_token_ids(ids, vocabulary_size, name="token_ids"):
+def check_in_vocabulary(ids, vocabulary_size, name="token_ids"):
     """Raise unless every id is an integer of the vocabulary.
 
     Compiled code cannot raise: there an id outside the table reads another row or gives NaN, depending on the backend.
@@ -25,8 +25,8 @@ def check_token_ids(ids, vocabulary_size, name="token_ids"):
 
     Example:
 
-    >>> check_token_ids([[5, 9], [3]], vocabulary_size=10)
-    >>> check_token_ids([[5, 10], [3]], vocabulary_size=10)
+    >>> check_in_vocabulary([[5, 9], [3]], vocabulary_size=10)
+    >>> check_in_vocabulary([[5, 10], [3]], vocabulary_size=10)
     Traceback (most recent call last):
         ...
     ValueError: `token_ids` must be in [0, 10), the vocabulary. Received the id 10.

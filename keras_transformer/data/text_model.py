@@ -1,11 +1,11 @@
 """A text model on disk: `NAME.keras`, and beside it `NAME.tokenizer.json`, without which its ids mean nothing."""
 
-import os
 from pathlib import Path
 
 import keras
 
 from keras_transformer.data.tokenizers import Tokenizer
+from keras_transformer.files import written_whole
 
 
 def save_text_model(model, tokenizer, path):
@@ -31,13 +31,9 @@ def save_text_model(model, tokenizer, path):
     if path.suffix != ".keras":
         raise ValueError(f"`path` must end in '.keras'. Received: path={str(path)!r}")
     _check_sizes(model, tokenizer, path)
-    unfinished = path.with_name(f"{path.stem}.{os.getpid()}.keras")
-    try:
+    with written_whole(path) as unfinished:
         model.save(unfinished)
         tokenizer.save(tokenizer_path(path))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def load_text_model(path):

@@ -5,7 +5,8 @@ from collections import Counter
 
 import numpy as np
 
-from keras_transformer.data.padding import check_token_ids
+from keras_transformer.data.padding import check_in_vocabulary
+from keras_transformer.files import written_whole
 
 SPECIAL_TOKENS = ("<pad>", "<start>", "<stop>", "<unknown>")
 
@@ -83,7 +84,7 @@ class Tokenizer:
             ValueError: if an id is not an integer in `[0, vocabulary_size)`.
         """
         rows = _as_rows(token_ids)
-        check_token_ids(rows, self.vocabulary_size)
+        check_in_vocabulary(rows, self.vocabulary_size)
         skipped = {self.pad_token_id, self.start_token_id, self.stop_token_id} if skip_special_tokens else ()
         rows = [[int(token_id) for token_id in row if token_id not in skipped] for row in rows]
         return self._backend.decode_batch(rows, skip_special_tokens=False)
@@ -104,15 +105,8 @@ class Tokenizer:
 
         The file appears whole or not at all.
         """
-        path = os.fspath(path)
-        unfinished = f"{path}.{os.getpid()}.tmp"
-        try:
-            with open(unfinished, "w", encoding="utf-8") as file:
-                file.write(self._backend.to_str())
-            os.replace(unfinished, path)
-        finally:
-            if os.path.exists(unfinished):
-                os.remove(unfinished)
+        with written_whole(path) as unfinished:
+            unfinished.write_text(self._backend.to_str(), encoding="utf-8")
 
     @classmethod
     def load(cls, path):

@@ -3,11 +3,11 @@
 Letters: T query length, S key length.
 """
 
-import os
 import warnings
 
 import numpy as np
 
+from keras_transformer.files import written_whole
 from keras_transformer.inspect.attention import attention_scores
 
 # Tried in this order behind matplotlib's own font, which knows no Chinese, Japanese or Korean.
@@ -142,14 +142,6 @@ def _font():
 
 
 def _write(figure, path):
-    path = os.fspath(path)
-    image_format = os.path.splitext(path)[1].removeprefix(".") or "png"
-    unfinished = f"{path}.{os.getpid()}.tmp"
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as a box
-            figure.savefig(unfinished, format=image_format, dpi=150)
-        os.replace(unfinished, path)
-    finally:
-        if os.path.exists(unfinished):
-            os.remove(unfinished)
+    with warnings.catch_warnings(), written_whole(path) as unfinished:
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as a box
+        figure.savefig(unfinished, format=unfinished.suffix.removeprefix(".") or "png", dpi=150)

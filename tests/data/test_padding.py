@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.data import check_token_ids, pad_batch, shift_right
+from keras_transformer.data import check_in_vocabulary, pad_batch, shift_right
 
 
 def random_rows(seed=0, num_rows=20):
@@ -62,22 +62,22 @@ def test_pad_batch_refuses(ragged, options, message):
         pad_batch(ragged, **options)
 
 
-def test_check_token_ids_accepts_every_form_of_valid_ids():
+def test_check_in_vocabulary_accepts_every_form_of_valid_ids():
     for ids in ([], [[]], [0, 9], [[0], [9, 3]], np.zeros((2, 3), "uint8"), keras.ops.convert_to_tensor([[9]])):
-        assert check_token_ids(ids, 10) is None
+        assert check_in_vocabulary(ids, 10) is None
 
 
 @pytest.mark.parametrize("wrong", [10, -1, 2**40])
 @pytest.mark.parametrize("form", [lambda i: [3, i], lambda i: [[3], [4, i]], lambda i: np.array([[3, i]])])
-def test_check_token_ids_names_the_id_and_the_limit(wrong, form):
+def test_check_in_vocabulary_names_the_id_and_the_limit(wrong, form):
     with pytest.raises(ValueError, match=rf"`labels` must be in \[0, 10\).* id {wrong}\."):
-        check_token_ids(form(wrong), 10, name="labels")
+        check_in_vocabulary(form(wrong), 10, name="labels")
 
 
 @pytest.mark.parametrize("ids", [[1.0], [[1], [2.0]], np.ones((2, 2), "float32"), [["a"]], [None], 3, "text", [True]])
-def test_check_token_ids_refuses_what_is_not_an_integer(ids):
+def test_check_in_vocabulary_refuses_what_is_not_an_integer(ids):
     with pytest.raises(ValueError, match="`token_ids`"):
-        check_token_ids(ids, 10)
+        check_in_vocabulary(ids, 10)
 
 
 def test_shift_right_replaces_ignored_labels_and_does_not_wrap_round():
