@@ -1,6 +1,9 @@
 """The self-check passes what is right and names what is wrong."""
 
+import re
+
 import keras
+import numpy as np
 import pytest
 
 import keras_transformer as kt
@@ -22,7 +25,7 @@ def test_the_transformer_passes(options):
 def test_an_encoder_passes_and_is_called_one():
     ids, x = embed()
     report = kt.testing.check(keras.Model(ids, kt.layers.EncoderBlock(2, 32)(x)))
-    assert report["future"] == "the model looks both ways"
+    assert report["future"] == report["cache"] == "the model looks both ways"
     with pytest.raises(ValueError, match="`future`"):
         kt.testing.check(keras.Model(ids, kt.layers.EncoderBlock(2, 32)(x)), causal=True)
 
@@ -45,8 +48,68 @@ def test_keras_add_keeps_the_mask():
 def test_a_layer_that_mixes_positions_breaks_the_cache():
     ids, x = embed()
     x = keras.layers.GRU(16, return_sequences=True)(kt.layers.DecoderBlock(2, 32)(x))
-    with pytest.raises(ValueError, match="`cache`"):
+    with pytest.raises(ValueError, match=r"`cache`.*\(GRU\)"):
         kt.testing.check(keras.Model(ids, x))
+
+
+def language_model(mix, length=None):
+    """Logits from `mix` over embedded ids."""
+    ids = keras.Input((length,), dtype="int32")
+    x = kt.layers.PositionalEmbedding(30, 16, pad_token_id=None)(ids)
+    return keras.Model(ids, keras.layers.Dense(30)(mix(x)))
+
+
+def attend_nearby(x):
+    """Self-attention with a bias for each distance, which is made for one length of text."""
+    return kt.layers.MultiHeadAttention(2, 8)(x, use_causal_mask=True, position_bias=np.ones((1, 2, 1, 1), "float32"))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Window(keras.layers.Layer):
+    """Stands for a layer that mixes positions and has a smallest length."""
+
+    def call(self, x):
+        if x.shape[1] == 1:
+            raise RuntimeError("window too small")
+        return x
+
+
+@pytest.mark.parametrize(
+    "mix, reason",
+    [
+        (lambda x: keras.layers.Dense(8)(x), "none of its layers keeps a cache"),
+        (lambda x: keras.layers.LSTM(8, return_sequences=True)(x), "none of its layers keeps a cache"),
+        (attend_nearby, "position_bias"),
+        (lambda x: Window()(kt.layers.DecoderBlock(2, 32)(x)), "a single token .RuntimeError: .*Window"),
+    ],
+    ids=["dense", "lstm", "position_bias", "foreign"],
+)
+def test_what_cannot_be_cached_is_told_and_is_no_fault(mix, reason):
+    model = language_model(mix)
+    report = kt.testing.check(model, causal=True)
+    assert report["future"] <= 1e-4
+    assert re.search(reason, report["cache"])
+
+
+def test_a_fixed_length_is_told():
+    report = kt.testing.check(language_model(kt.layers.DecoderBlock(2, 32), length=20), causal=True)
+    assert report["future"] <= 1e-4
+    assert report["cache"] == "the input has the fixed length 20"
+
+
+def test_a_classifier_has_no_future_to_look_into():
+    ids, x = embed()
+    x = keras.layers.GlobalAveragePooling1D()(kt.layers.EncoderBlock(2, 32)(x))
+    report = kt.testing.check(keras.Model(ids, keras.layers.Dense(2)(x)))
+    assert report["padding"] <= 1e-4
+    assert report["future"] == report["cache"] == "the model has no output for each token"
+
+
+def test_the_difference_through_the_cache_is_measured():
+    model = language_model(kt.layers.DecoderBlock(2, 32))
+    assert 0 < kt.testing.check(model)["cache"] <= 1e-4
+    ids = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    assert 0 < kt.testing.check(model, ids)["cache"] <= 1e-4
 
 
 def test_a_model_that_shows_no_embedding_needs_inputs():
