@@ -1,12 +1,13 @@
 """Callbacks of `fit`: a budget that ends the training, and Ctrl-C that ends it without losing anything."""
 
 import math
-import numbers
 import signal
 import threading
 import time
 
 import keras
+
+from keras_transformer.arguments import check_positive_number
 
 
 class Budget(keras.callbacks.Callback):
@@ -23,6 +24,8 @@ class Budget(keras.callbacks.Callback):
         steps: number of updates; None for no limit.
         seconds: wall-clock seconds, those of validation and compilation included; None for no limit. Whichever limit
             is met first ends the training, after the batch at hand.
+
+    With `compile(steps_per_execution=n)` the rate is set, and the limits are looked at, once for n updates.
 
     Attributes:
         step: int, updates made so far.
@@ -46,28 +49,34 @@ class Budget(keras.callbacks.Callback):
         super().__init__()
         if steps is None and seconds is None:
             raise ValueError("`steps` or `seconds` must be given. Received: steps=None, seconds=None")
-        self.peak_learning_rate = _above_zero("peak_learning_rate", peak_learning_rate)
-        self.warmup_steps = _above_zero("warmup_steps", warmup_steps)
-        self.steps = math.inf if steps is None else _above_zero("steps", steps)
-        self.seconds = math.inf if seconds is None else _above_zero("seconds", seconds)
+        limits = {name: limit for name, limit in (("steps", steps), ("seconds", seconds)) if limit is not None}
+        check_positive_number(peak_learning_rate=peak_learning_rate, warmup_steps=warmup_steps, **limits)
+        self.peak_learning_rate, self.warmup_steps = peak_learning_rate, warmup_steps
+        self.steps, self.seconds = limits.get("steps", math.inf), limits.get("seconds", math.inf)
         self.step, self.seconds_in_batches = 0, 0.0
 
     def on_train_begin(self, logs=None):
         self._begin = time.monotonic()
         self.step, self.seconds_in_batches = 0, 0.0
+        self._updates_before = int(self.model.optimizer.iterations)
 
     def on_train_batch_begin(self, batch, logs=None):
         self._batch_begin = time.monotonic()
+        self._count_updates()  # again: on TensorFlow, an execution that the epoch cuts short has no end
         share = max(0.0, min((self.step + 1) / self.warmup_steps, 1 - self._spent()))
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()  # on JAX, `fit` keeps the variables outside the model
         self.model.optimizer.learning_rate = self.peak_learning_rate * share
 
     def on_train_batch_end(self, batch, logs=None):
-        self.step += 1
+        self._count_updates()
         self.seconds_in_batches += time.monotonic() - self._batch_begin
         if self._spent() >= 1:
             self.model.stop_training = True
+
+    def _count_updates(self):
+        """Ask the optimizer: with `steps_per_execution`, what Keras calls a batch here is several."""
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()  # on JAX, `fit` keeps the variables outside the model
+        self.step = int(self.model.optimizer.iterations) - self._updates_before
 
     def _spent(self):
         """The share of the budget that is spent."""
@@ -110,9 +119,3 @@ class StopOnInterrupt(keras.callbacks.Callback):
         self.interrupted = True
         self.model.stop_training = True
         self.on_train_end()
-
-
-def _above_zero(argument, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
-        raise ValueError(f"`{argument}` must be a finite number above 0. Received: {argument}={value!r}")
-    return value

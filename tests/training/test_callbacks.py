@@ -13,10 +13,11 @@ from keras_transformer.training.callbacks import Budget, StopOnInterrupt
 X = np.ones((4, 1), "float32")
 
 
-def falling_model():
+def falling_model(**compile_options):
     """The gradient of its only weight is 1 whatever happens, so SGD takes off the learning rate at every update."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
-    model.compile(keras.optimizers.SGD(1.0), loss=lambda y, prediction: prediction)
+    options = {"optimizer": keras.optimizers.SGD(1.0), **compile_options}
+    model.compile(loss=lambda y, prediction: prediction, **options)
     return model
 
 
@@ -43,6 +44,24 @@ def test_steps_and_the_rate_that_acts():
     rates = [0.1 * min(step / 3, 1 - (step - 1) / 10) for step in range(1, 11)]
     assert budget.step == 10 and len(history.epoch) == 3
     np.testing.assert_allclose(-np.diff([*weights, weight(model)]), rates, rtol=1e-4)
+
+
+def test_updates_are_counted_not_executions():
+    """Epochs of 4 updates run as 3 + 1, so the limit of 10 is met after 3, 4, 7, 8, 11."""
+    at_once = 1 if keras.backend.backend() == "torch" else 3  # Keras has no other on PyTorch
+    model, budget = falling_model(steps_per_execution=at_once), Budget(0.1, warmup_steps=1, steps=10)
+    fit(model, budget)
+    assert budget.step == int(model.optimizer.iterations) == {1: 10, 3: 11}[at_once]
+    first_of_execution = range(10) if at_once == 1 else [0, 0, 0, 3, 4, 4, 4, 7, 8, 8, 8]
+    assert weight(model) == pytest.approx(-sum(0.1 * (1 - update / 10) for update in first_of_execution), rel=1e-4)
+
+
+def test_batches_whose_gradients_are_only_accumulated_are_no_updates():
+    optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    model, budget = falling_model(optimizer=optimizer), Budget(0.1, warmup_steps=1, steps=3)
+    history = fit(model, budget)
+    assert budget.step == 3 and len(history.epoch) == 2
+    assert weight(model) == pytest.approx(-0.1 * (1 + 2 / 3 + 1 / 3), rel=1e-4)
 
 
 def test_time(monkeypatch):
