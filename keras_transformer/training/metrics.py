@@ -11,7 +11,9 @@ loss on JAX give the weights explicitly.
 import keras
 from keras import ops
 
-from keras_transformer.training.losses import flatten_tokens, in_vocabulary, token_crossentropy
+from keras_transformer.layers.common import register
+from keras_transformer.training.losses import token_crossentropy
+from keras_transformer.training.tokens import flatten_tokens, in_vocabulary
 
 
 class _TokenMean(keras.metrics.Metric):
@@ -48,7 +50,7 @@ class _TokenMean(keras.metrics.Metric):
         return ops.divide_no_nan(self.total, self.count)
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+@register
 class TokenAccuracy(_TokenMean):
     """Share of the real tokens whose id has the highest logit.
 
@@ -79,7 +81,7 @@ class TokenAccuracy(_TokenMean):
         return ops.where(in_vocabulary(labels, logits.shape[-1]), hits, float("nan"))
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+@register
 class TokenCrossentropy(_TokenMean):
     """Cross-entropy per real token in nats, without label smoothing.
 
@@ -110,7 +112,7 @@ class TokenCrossentropy(_TokenMean):
         return token_crossentropy(labels, logits)
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+@register
 class Perplexity(TokenCrossentropy):
     """Exponential of the cross-entropy per real token (in nats): V for a model that knows nothing, 1 at best.
 

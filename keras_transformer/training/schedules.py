@@ -1,13 +1,13 @@
 """Learning rates as functions of the number of updates made so far (Keras counts from 0)."""
 
-import math
-import numbers
-
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive_number, check_size
+from keras_transformer.layers.common import register
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+
+@register
 class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then decay with the inverse square root of the step.
 
@@ -39,9 +39,9 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
     """
 
     def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0):
-        self.hidden_dim = _positive_integer("hidden_dim", hidden_dim)
-        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
-        self.scale = _positive_number("scale", scale)
+        check_size(hidden_dim=hidden_dim, warmup_steps=warmup_steps)
+        check_positive_number(scale=scale)
+        self.hidden_dim, self.warmup_steps, self.scale = int(hidden_dim), int(warmup_steps), float(scale)
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
@@ -53,7 +53,7 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
         return {"hidden_dim": self.hidden_dim, "warmup_steps": self.warmup_steps, "scale": self.scale}
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+@register
 class LinearWarmup(keras.optimizers.schedules.LearningRateSchedule):
     """From 0 in a straight line to the peak, then constant, or in a straight line back to 0.
 
@@ -78,9 +78,10 @@ class LinearWarmup(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak_learning_rate, warmup_steps, decay_steps=None):
-        self.peak_learning_rate = _positive_number("peak_learning_rate", peak_learning_rate)
-        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
-        self.decay_steps = None if decay_steps is None else _positive_integer("decay_steps", decay_steps)
+        check_positive_number(peak_learning_rate=peak_learning_rate)
+        check_size(warmup_steps=warmup_steps, decay_steps=1 if decay_steps is None else decay_steps)
+        self.peak_learning_rate, self.warmup_steps = float(peak_learning_rate), int(warmup_steps)
+        self.decay_steps = None if decay_steps is None else int(decay_steps)
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
@@ -96,15 +97,3 @@ class LinearWarmup(keras.optimizers.schedules.LearningRateSchedule):
             "warmup_steps": self.warmup_steps,
             "decay_steps": self.decay_steps,
         }
-
-
-def _positive_integer(argument, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value <= 0:
-        raise ValueError(f"`{argument}` must be an integer of at least 1. Received: {argument}={value!r}")
-    return int(value)
-
-
-def _positive_number(argument, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
-        raise ValueError(f"`{argument}` must be a finite number above 0. Received: {argument}={value!r}")
-    return float(value)
