@@ -107,7 +107,6 @@ def test_a_classifier_has_no_future_to_look_into():
 
 def test_the_difference_through_the_cache_is_measured():
     model = language_model(kt.layers.DecoderBlock(2, 32))
-    assert 0 < kt.testing.check(model)["cache"] <= 1e-4
     ids = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
     assert 0 < kt.testing.check(model, ids)["cache"] <= 1e-4
 
