@@ -71,9 +71,9 @@ import keras
 from sacrebleu import BLEU, CHRF
 
 import keras_transformer as kt
-from keras_transformer.data.text_model import load_text_model, save_text_model
-from keras_transformer.inspect.plots import plot_cross_attention, plot_history
-from keras_transformer.training.callbacks import Budget, StopOnInterrupt
+from keras_transformer.data import load_text_model, save_text_model
+from keras_transformer.inspect import plot_cross_attention, plot_history
+from keras_transformer.training import Budget, StopOnInterrupt
 
 
 @contextlib.contextmanager
