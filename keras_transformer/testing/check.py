@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.decoders import CachedDecoder, CachedEncoderDecoder
-from keras_transformer.ops.cache import CannotCache
+from keras_transformer.ops.cache import CannotCache, LooksBothWays
 from keras_transformer.testing.mask_trail import where_the_mask_ends
 
 LENGTH = 7
@@ -89,8 +89,7 @@ class _Probe:
         return {name: ids() for name in names} if len(names) > 1 else ids()
 
     def _call(self, inputs):
-        outputs = self.model(keras.tree.map_structure(ops.convert_to_tensor, inputs), training=False)
-        return _arrays(outputs)
+        return _arrays(self.model(_tensors(inputs), training=False))
 
     def _require(self, name, outputs, expected, hint=""):
         error = 0.0
@@ -129,7 +128,7 @@ class _Probe:
     def future(self, causal):
         """Other tokens in the second half leave the outputs of the first half."""
         name = "decoder_token_ids" if self.encoder_decoder else self._names()[0]
-        ids = self.inputs if name is None else self.inputs[name]
+        ids = self._target_ids()
         half = ids.shape[1] // 2
         changed = self._changed(name, lambda x: np.concatenate([x[:, :half], x[::-1, half:]], axis=1))
         if any(output.ndim < 3 or output.shape[1] != ids.shape[1] for output in self.outputs):
@@ -153,7 +152,7 @@ class _Probe:
             path = os.path.join(folder, "model.keras")
             self.model.save(path)
             loaded = keras.models.load_model(path)
-        outputs = _arrays(loaded(keras.tree.map_structure(ops.convert_to_tensor, self.inputs), training=False))
+        outputs = _arrays(loaded(_tensors(self.inputs), training=False))
         return self._require("saved", outputs, self.outputs)
 
     def cache(self):
@@ -161,34 +160,48 @@ class _Probe:
         reason = self._reason_against_cache()
         if reason is not None:
             return reason
-        cached = (CachedEncoderDecoder if self.encoder_decoder else CachedDecoder)(self.model)
-        ids = np.asarray(self.inputs["decoder_token_ids"] if self.encoder_decoder else self.inputs)
+        half = max(1, self._target_ids().shape[1] // 2)
+        foreign = sorted({f"{x.name} ({type(x).__name__})" for x in anatomy.foreign_layers(self.model)})
+        try:
+            logits = self._token_by_token(half)
+        except (CannotCache, LooksBothWays) as error:
+            return str(error)
+        except Exception as error:
+            if not foreign:
+                raise
+            return f"it cannot be fed a single token ({type(error).__name__}: {_first_line(error)})"
+        if logits is None:
+            return "none of its layers keeps a cache"
+        hint = f" Not of this library and maybe mixing positions: {', '.join(foreign)}." if foreign else ""
+        return self._require("cache", _arrays(logits), [self.outputs[0][:, half - 1 :]], hint)
+
+    def _token_by_token(self, num_prompt_tokens):
+        """Logits from the last token of the prompt on; None if no layer keeps anything."""
+        decoder = (CachedEncoderDecoder if self.encoder_decoder else CachedDecoder)(self.model)
+        ids = self._target_ids()
         num_rows, length = ids.shape[:2]
-        half = length // 2
-        batch = {"token_ids": ids[:, :half], "positions": _positions(num_rows, half), "last": [half - 1] * num_rows}
+        prompt = {
+            "token_ids": ids[:, :num_prompt_tokens],
+            "positions": _positions(num_rows, num_prompt_tokens),
+            "last": np.full(num_rows, num_prompt_tokens - 1, "int32"),
+        }
         if self.encoder_decoder:
             source_ids = np.asarray(self.inputs["encoder_token_ids"])
-            batch |= {"source_ids": source_ids, "source_positions": _positions(*source_ids.shape)}
-        batch = {name: ops.convert_to_tensor(np.asarray(value)) for name, value in batch.items()}
-        logits = []
-        try:
-            for i in range(half, length + 1):
-                if i == half:
-                    of_token, state = cached.start(batch, length)
-                else:
-                    token, position = ids[:, i - 1], np.full(num_rows, i - 1, "int32")
-                    of_token, state = cached.step(state, *map(ops.convert_to_tensor, (token, position)))
-                if not state["cache"]["layers"]:
-                    return "none of its layers keeps a cache"
-                logits.append(of_token)
-        except CannotCache as error:
-            return str(error)
-        except Exception as error:  # whatever a foreign layer makes of a text of one token
-            return f"it cannot be fed a single token ({type(error).__name__}: {_first_line(error)})"
-        names = sorted({f"{layer.name} ({type(layer).__name__})" for layer in anatomy.foreign_layers(self.model)})
-        hint = f" Not of this library and maybe mixing positions: {', '.join(names)}." if names else ""
-        expected = [self.outputs[0][:, half - 1 :]]
-        return self._require("cache", _arrays([ops.stack(logits, axis=1)]), expected, hint)
+            prompt |= {"source_ids": source_ids, "source_positions": _positions(*source_ids.shape)}
+        of_token, state = decoder.start(_tensors(prompt), length)
+        if not state["cache"]["layers"]:
+            return None
+        logits = [of_token]
+        for i in range(num_prompt_tokens, length):
+            of_token, state = decoder.step(state, *_tensors((ids[:, i], np.full(num_rows, i, "int32"))))
+            logits.append(of_token)
+        return ops.stack(logits, axis=1)
+
+    def _target_ids(self):
+        """What is written token by token: the decoder's side, or all there is."""
+        if self.encoder_decoder:
+            return np.asarray(self.inputs["decoder_token_ids"])
+        return np.asarray(keras.tree.flatten(self.inputs)[0])
 
     def _reason_against_cache(self):
         """What is known against a cache before anything is tried, or None."""
@@ -208,6 +221,10 @@ class _Probe:
         if name is None:
             return change(np.asarray(self.inputs))
         return {**self.inputs, name: change(np.asarray(self.inputs[name]))}
+
+
+def _tensors(inputs):
+    return keras.tree.map_structure(ops.convert_to_tensor, inputs)
 
 
 def _arrays(outputs):
