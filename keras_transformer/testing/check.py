@@ -72,6 +72,7 @@ class _Probe:
         self.model, self.tolerance = model, tolerance
         self.encoder_decoder = anatomy.is_encoder_decoder(model)
         self.pad = anatomy.masked_token_id(model)
+        self.num_positions = anatomy.max_sequence_length(model) or np.inf
         self.inputs = self._random_ids() if inputs is None else inputs
         self.outputs = self._call(self.inputs)
 
@@ -80,7 +81,7 @@ class _Probe:
         if real is None or len(anatomy.input_names(self.model)) not in (1, 2):
             raise ValueError("`inputs` is needed: the model does not show an embedding of token ids.")
         random = np.random.default_rng(0)
-        length = anatomy.fixed_length(self.model) or LENGTH
+        length = anatomy.fixed_length(self.model) or min(LENGTH, max(2, self.num_positions - PADDING))
 
         def ids():
             return random.choice(real, (3, length)).astype("int32")
@@ -110,9 +111,13 @@ class _Probe:
             return "the model masks no id"
         if anatomy.fixed_length(self.model):
             return f"the input has the fixed length {anatomy.fixed_length(self.model)}"
+        longest = max(np.shape(ids)[1] for ids in keras.tree.flatten(self.inputs))
+        width = min(PADDING, self.num_positions - longest)
+        if width < 1:
+            return "all learned positions are taken"
         error = 0.0
         for name in self._names():
-            padded = self._changed(name, lambda ids: np.pad(ids, [(0, 0), (0, PADDING)], constant_values=self.pad))
+            padded = self._changed(name, lambda ids: np.pad(ids, [(0, 0), (0, width)], constant_values=self.pad))
             lengths = [output.shape[1] if output.ndim > 2 else None for output in self.outputs]
             outputs = [x if n is None else x[:, :n] for x, n in zip(self._call(padded), lengths, strict=True)]
             hint = where_the_mask_ends(self.model, padded)
