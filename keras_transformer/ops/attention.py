@@ -35,32 +35,65 @@ def attend(
     Args:
         query: (B, T, N, H).
         key, value: (B, S, K, H) with K a divisor of N: heads are shared in consecutive groups.
-        mask: boolean, broadcastable to (B, N, T, S); True = attend. A query with no allowed key gives zeros.
+        mask: (T, S), (B, T, S) or (B, N, T, S), each dimension may be 1; of any dtype, True or non-zero = attend. Three
+            dimensions are a mask per row, shared by the heads. A query with no allowed key gives zeros.
         causal: query t sees keys 0..t; no mask is built for it where the kernel can do it.
         bias: additive scores, broadcastable to (B, N, T, S).
         scale: factor on the scores, 1 / sqrt(H) by default.
         dropout: function applied to the probabilities, None at inference.
-        flash_attention: passed to the backend's kernel; None lets it choose.
+        flash_attention: True insists on the backend's flash kernel, False forbids it, None lets the backend choose.
         return_scores: also return the probabilities, before dropout.
 
     Returns:
         `(output, scores)`, scores is None unless asked for.
+
+    Raises:
+        ValueError: a mask of another rank, or `flash_attention=True` where only explicit scores will do. Where the
+            kernel itself cannot take the inputs or the device, the error is the backend's.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    if dropout is None and bias is None and not return_scores and can_fuse(query, key, value):
+    mask = _of_rank_4(mask)
+    reason = _reason_for_explicit_scores(query, key, value, bias, dropout, return_scores)
+    if reason is None:
         return _fused(query, key, value, mask, causal, scale, flash_attention), None
+    if flash_attention:
+        raise ValueError(f"`flash_attention=True` cannot be met: {reason}. None uses the kernel where it is possible.")
     return _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores)
 
 
-def can_fuse(query, key, value):
-    """Whether the backend has a fused kernel for these inputs."""
+def _of_rank_4(mask):
+    """(T, S) as (1, 1, T, S) and (B, T, S) as (B, 1, T, S), boolean."""
+    if mask is None:
+        return None
+    mask = ops.cast(mask, "bool")
+    rank = len(mask.shape)
+    if rank not in (2, 3, 4):
+        raise ValueError(
+            "`mask` must have shape (T, S), (B, T, S) or (B, N, T, S), T queries and S keys. "
+            f"Received: mask.shape={tuple(mask.shape)}"
+        )
+    if rank == 2:
+        return ops.expand_dims(mask, (0, 1))
+    return ops.expand_dims(mask, 1) if rank == 3 else mask
+
+
+def _reason_for_explicit_scores(query, key, value, bias, dropout, return_scores):
+    """Why no fused kernel can do this, None if one can."""
+    if return_scores:
+        return "the scores are asked for, and a kernel has none"
+    if dropout is not None:
+        return "no kernel takes dropout on the probabilities"
+    if bias is not None:
+        return "no kernel takes a bias next to all masks"
     backend = keras.config.backend()
-    if backend == "jax":
-        # The kernel refuses values of another size than the keys, and does not compile in float16 off a GPU.
-        half = keras.backend.standardize_dtype(query.dtype) == "float16"
-        return key.shape[-1] == value.shape[-1] and not (half and not _has_gpu())
-    # What Keras runs on TensorFlow is the explicit form without our float32 scores.
-    return backend == "torch"
+    if backend == "tensorflow":
+        # What Keras runs there is the explicit form without our float32 scores.
+        return "TensorFlow has no fused kernel"
+    if backend == "jax" and key.shape[-1] != value.shape[-1]:
+        return f"on JAX heads of keys and values must be of one size, not {key.shape[-1]} and {value.shape[-1]}"
+    if backend == "jax" and keras.backend.standardize_dtype(query.dtype) == "float16" and not _has_gpu():
+        return "JAX compiles it in float16 on a GPU only"
+    return None
 
 
 def _has_gpu():
