@@ -15,18 +15,21 @@ from keras_transformer.layers.common import (
     DenseOptions,
     PolicyLayer,
     check_mask,
-    check_positive,
+    check_optional_size,
     check_rate,
     check_size,
     feature_shape,
     on_tokens,
+    plain_int,
     register,
 )
+from keras_transformer.layers.key_source import KeySource, find_keys
+from keras_transformer.layers.projections import check_shapes, into_heads, out_of_heads
 from keras_transformer.ops.attention import attend
-from keras_transformer.ops.cache import CannotCache, LooksBothWays, current_scope
+from keras_transformer.ops.cache import current_scope
 from keras_transformer.ops.capture import current_scores_scope
 from keras_transformer.ops.masks import attention_mask as mask_from_positions
-from keras_transformer.ops.masks import combine, index_positions, indices
+from keras_transformer.ops.masks import combine, indices
 
 
 @register
@@ -46,7 +49,10 @@ class MultiHeadAttention(PolicyLayer):
         attention_axes: axes that attend; by default all but batch and features.
         sliding_window: a query sees keys less than this many positions away on both sides; with
             `use_causal_mask=True`, the last `sliding_window` keys.
-        flash_attention: True insists on the backend's flash kernel, False forbids it, None lets the backend choose.
+        flash_attention: False forbids the backend's flash kernel, None lets the backend choose, True insists on it:
+            a call that it cannot serve is then an error, as in Keras. That is every call on TensorFlow, and calls
+            with `position_bias`, with `return_attention_scores=True` or, on JAX, with another `value_dim`.
+            With None or False such calls, and training with dropout, use explicit scores.
         num_key_value_heads: number of key and value heads, K; a divisor of `num_heads`, which is the default.
             1 is multi-query attention.
         use_gate: multiply the output of the heads by a sigmoid projection of the query.
@@ -60,7 +66,7 @@ class MultiHeadAttention(PolicyLayer):
         key: (B, S, D); the value by default.
         query_mask, value_mask, key_mask: boolean (B, T), (B, S), (B, S); Keras fills them from the implicit masks.
         attention_mask: (T, S), (B, T, S) or (B, N or 1, T, S) of any dtype; True or non-zero = attend.
-        position_bias: additive scores, broadcastable to (B, N, T, S).
+        position_bias: additive scores, broadcastable to (B, N, T, S); added in float32 under every dtype policy.
         return_attention_scores: also return the probabilities (B, N, T, S).
         use_causal_mask: query t sees keys 0..t.
 
@@ -92,7 +98,7 @@ class MultiHeadAttention(PolicyLayer):
         **kwargs,
     ):
         check_size(num_heads=num_heads, key_dim=key_dim)
-        check_positive(value_dim=value_dim, sliding_window=sliding_window, num_key_value_heads=num_key_value_heads)
+        check_optional_size(value_dim=value_dim, sliding_window=sliding_window, num_key_value_heads=num_key_value_heads)
         check_rate(dropout=dropout)
         num_key_value_heads = num_key_value_heads or num_heads
         if num_heads % num_key_value_heads:
@@ -107,19 +113,22 @@ class MultiHeadAttention(PolicyLayer):
             )
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim or key_dim
+        # `position_bias` must reach the float32 scores unrounded; the projections cast what they are given themselves.
+        self.autocast = False
+        self.num_heads = int(num_heads)
+        self.key_dim = int(key_dim)
+        self.value_dim = int(value_dim or key_dim)
         self.dropout = dropout
         self.use_bias = use_bias
         self._output_shape = feature_shape(output_shape)
         self._axes = AttentionAxes(attention_axes)
-        self.sliding_window = sliding_window
+        self.sliding_window = plain_int(sliding_window)
         self.flash_attention = flash_attention
-        self.num_key_value_heads = num_key_value_heads
+        self.num_key_value_heads = int(num_key_value_heads)
         self.use_gate = use_gate
-        self.seed = seed
-        self.dropout_layer = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.seed = plain_int(seed)
+        self.reads_encoder = False  # a `DecoderBlock` says so of its cross-attention
+        self.dropout_layer = keras.layers.Dropout(dropout, seed=self.seed, dtype=self.dtype_policy, name="dropout")
 
     @property
     def attention_axes(self):
@@ -134,59 +143,19 @@ class MultiHeadAttention(PolicyLayer):
         return [layer for layer in dense if layer is not None]
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
+        query_shape, value_shape, key_shape = check_shapes(query_shape, value_shape, key_shape)
         self._axes.resolve(len(query_shape))
+        query_dim, value_dim, key_dim = query_shape[-1], value_shape[-1], key_shape[-1]
         # Created in Keras' order, so that `set_weights(keras_layer.get_weights())` works.
-        self.query_dense = self._projection("query", query_shape, self.num_heads, self.key_dim)
-        self.key_dense = self._projection("key", key_shape, self.num_key_value_heads, self.key_dim)
+        self.query_dense = into_heads(self, "query", query_dim, self.num_heads, self.key_dim)
+        self.key_dense = into_heads(self, "key", key_dim, self.num_key_value_heads, self.key_dim)
         self.gate_dense = None
         if self.use_gate:
-            self.gate_dense = self._projection("gate", query_shape, self.num_heads, self.value_dim, "sigmoid")
-        self.value_dense = self._projection("value", value_shape, self.num_key_value_heads, self.value_dim)
-        self.output_dense = self._output_projection(query_shape)
+            self.gate_dense = into_heads(self, "gate", query_dim, self.num_heads, self.value_dim, "sigmoid")
+        self.value_dense = into_heads(self, "value", value_dim, self.num_key_value_heads, self.value_dim)
+        output_shape = self._output_shape or (query_dim,)
+        self.output_dense = out_of_heads(self, "attention_output", self.num_heads, self.value_dim, output_shape)
         self.built = True
-
-    def _shapes(self, query_shape, value_shape, key_shape):
-        value_shape = query_shape if value_shape is None else value_shape
-        key_shape = value_shape if key_shape is None else key_shape
-        if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
-            raise ValueError(
-                "`value` and `key` must agree in all but the last dimension. "
-                f"Received: value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}"
-            )
-        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
-            if len(shape) < 3 or shape[-1] is None:
-                raise ValueError(
-                    f"`{name}` must have shape (batch, length, features) with known features. Received: {tuple(shape)}"
-                )
-        return query_shape, value_shape, key_shape
-
-    def _projection(self, name, shape, heads, dim, activation=None):
-        layer = keras.layers.EinsumDense(
-            "td,dnh->tnh",
-            output_shape=(heads, dim),
-            bias_axes="nh" if self.use_bias else None,
-            activation=activation,
-            name=name,
-            dtype=self.sublayer_policy(name),
-            **self.dense_options.arguments(),
-        )
-        layer.build((None, shape[-1]))
-        return layer
-
-    def _output_projection(self, query_shape):
-        out = self._output_shape or (query_shape[-1],)
-        features = "uvwxyz"[: len(out)]
-        layer = keras.layers.EinsumDense(
-            f"tnh,nh{features}->t{features}",
-            output_shape=out,
-            bias_axes=features if self.use_bias else None,
-            name="attention_output",
-            dtype=self.sublayer_policy("attention_output"),
-            **self.dense_options.arguments(),
-        )
-        layer.build((None, self.num_heads, self.value_dim))
-        return layer
 
     def call(
         self,
@@ -203,111 +172,86 @@ class MultiHeadAttention(PolicyLayer):
         position_bias=None,
         mask=None,
     ):
-        if return_attention_scores and self.flash_attention:
-            raise ValueError("The flash kernel has no attention scores: set `flash_attention=None` to get them.")
         query_mask = mask if query_mask is None else query_mask
+        are_queries = value is None or value is query
         if value is None:
             value, value_mask = query, query_mask
-        is_self_attention = value is query
         key = value if key is None else key
         check_mask(query, query_mask=query_mask)
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
-        key_mask = combine(value_mask, key_mask)
 
-        gate = None if self.gate_dense is None else on_tokens(self.gate_dense, query)
-        scores_scope = current_scores_scope()
         axes, projected = self._axes, on_tokens(self.query_dense, query)
-        unfold = axes.unfolder(projected, value)
-        output, scores = self._attend(
+        keys = find_keys(
+            KeySource(
+                layer=self.path,
+                project=lambda: (
+                    axes.fold(on_tokens(self.key_dense, key)),
+                    axes.fold(on_tokens(self.value_dense, value)),
+                ),
+                length=axes.length(value.shape),
+                mask=axes.fold_mask(combine(value_mask, key_mask)),
+                are_queries=are_queries,
+                are_encoders=self.reads_encoder,
+                fixed={
+                    "attention_mask": attention_mask,
+                    "position_bias": position_bias,
+                    "sliding_window": self.sliding_window,
+                },
+            ),
+            current_scope(),
+            use_causal_mask,
+        )
+        captured = current_scores_scope()
+        output, scores = self._masks_and_attend(
             axes.fold(projected),
-            lambda: (axes.fold(on_tokens(self.key_dense, key)), axes.fold(on_tokens(self.value_dense, value))),
-            is_self_attention,
-            key_mask=axes.fold_mask(key_mask),
+            keys,
             attention_mask=axes.fold_attention_mask(attention_mask, projected, value),
-            use_causal_mask=use_causal_mask,
+            causal=use_causal_mask,
             bias=position_bias,
             dropout=self._active_dropout(training),
-            return_scores=return_attention_scores or scores_scope is not None,
+            # To look at the scores is no reason to fail where the kernel is insisted on.
+            flash_attention=self.flash_attention if captured is None else None,
+            return_scores=return_attention_scores or captured is not None,
         )
+        unfold = axes.unfolder(projected, value)
         output = unfold.output(output)
         if query_mask is not None:  # a masked query attends to nothing; cheaper here than as a (T, S) mask
             alive = ops.cast(query_mask, "bool")
             output = ops.where(ops.expand_dims(alive, (-1, -2)), output, ops.zeros((), output.dtype))
-        if scores is not None:
-            folded_query_mask = axes.fold_mask(query_mask)
-            if folded_query_mask is not None:
-                alive = ops.expand_dims(ops.cast(folded_query_mask, scores.dtype), (1, -1))  # (B, 1, T, 1)
-                scores = scores * alive
-            scores = unfold.scores(scores)
-        if scores_scope is not None:
-            scores_scope.records.append((self, scores))
-        output = output if gate is None else output * gate
+        if self.gate_dense is not None:
+            output = output * on_tokens(self.gate_dense, query)
         output = on_tokens(self.output_dense, output, feature_axes=2)
+        if scores is not None:
+            scores = unfold.scores(self._without_masked_queries(scores, axes.fold_mask(query_mask)))
+        if captured is not None:
+            captured.records.append((self, scores))
         return (output, scores) if return_attention_scores else output
+
+    def _masks_and_attend(self, query, keys, attention_mask, causal, **options):
+        """Attention under one mask made of positions and the mask given; a causal mask alone is left to the kernel."""
+        window, mask = self.sliding_window, None
+        if keys.key_positions is not None or window is not None:
+            query_positions, key_positions = (
+                indices(ops.shape(x)[1]) if positions is None else positions
+                for x, positions in ((query, keys.query_positions), (keys.key, keys.key_positions))
+            )
+            mask = ops.expand_dims(mask_from_positions(query_positions, key_positions, causal, window), 1)
+            causal = False  # it is in the mask now
+        return attend(query, keys.key, keys.value, mask=combine(mask, attention_mask), causal=causal, **options)
+
+    @staticmethod
+    def _without_masked_queries(scores, query_mask):
+        if query_mask is None:
+            return scores
+        return scores * ops.expand_dims(ops.cast(query_mask, scores.dtype), (1, -1))  # (B, 1, T, 1)
 
     def _active_dropout(self, training):
         if not training or not self.dropout:
             return None
         return lambda x: self.dropout_layer(x, training=True)
 
-    def _attend(
-        self, query, project, is_self_attention, key_mask, attention_mask, use_causal_mask, bias, dropout, return_scores
-    ):
-        """Masks from positions, keys and values from the cache if a decoding scope is open, then attention."""
-        scope = current_scope()
-        causal, window = use_causal_mask, self.sliding_window
-        query_positions = indices(ops.shape(query)[1])
-        if scope is not None and causal and scope.caches:
-            self._refuse_in_cache(attention_mask=attention_mask, position_bias=bias)
-            key, value = scope.write(*project(), key_mask)
-            query_positions, key_positions = scope.positions, scope.key_positions
-        elif scope is not None and is_self_attention:
-            if scope.caches:
-                raise LooksBothWays(
-                    f"The attention layer {self.path} looks both ways, so earlier tokens change with every new one: "
-                    "the model cannot write texts. Decode with a causal model (`use_causal_mask=True`)."
-                )
-            key, value = project()
-            query_positions, key_positions = scope.positions, scope.key_positions
-            key_positions = key_positions if key_mask is None else ops.where(key_mask, key_positions, -1)
-        elif scope is not None and scope.caches:
-            self._refuse_in_cache(attention_mask=attention_mask, position_bias=bias, sliding_window=window)
-            key, value, key_positions = scope.freeze(project, key_mask)
-        else:
-            key, value = project()
-            key_positions = None if key_mask is None else index_positions(key_mask)
-            if scope is not None and key_positions is None:
-                key_positions = scope.encoder_positions
-
-        mask = None
-        if key_positions is None and window is not None:
-            key_positions = indices(ops.shape(key)[1])
-        if key_positions is not None:
-            mask = ops.expand_dims(mask_from_positions(query_positions, key_positions, causal, window), 1)
-            causal = False  # it is in the mask now
-        mask = combine(mask, attention_mask)
-        return attend(
-            query,
-            key,
-            value,
-            mask=mask,
-            causal=causal,
-            bias=bias,
-            dropout=dropout,
-            flash_attention=self.flash_attention,
-            return_scores=return_scores,
-        )
-
-    def _refuse_in_cache(self, **arguments):
-        for name, value in arguments.items():
-            if value is not None:
-                raise CannotCache(
-                    f"The attention layer {self.path} was called with `{name}`, which is fixed to the tokens of one "
-                    "call; while decoding through a cache the keys are those of the whole text."
-                )
-
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        query_shape, *_ = self._shapes(query_shape, value_shape, key_shape)
+        query_shape, *_ = check_shapes(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, query, value=None, key=None, return_attention_scores=False, **kwargs):

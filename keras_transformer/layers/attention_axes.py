@@ -4,6 +4,7 @@ Axes that attend are flattened into T, all others into B. For inputs (B, T, D) n
 """
 
 import math
+from numbers import Integral
 
 from keras import ops
 
@@ -12,11 +13,11 @@ class AttentionAxes:
     """The axes that attend, as given by `attention_axes` of `keras.layers.MultiHeadAttention`."""
 
     def __init__(self, given):
-        if isinstance(given, int):
+        if isinstance(given, Integral):
             given = (given,)
-        if given is not None and not (isinstance(given, (list, tuple)) and all(isinstance(a, int) for a in given)):
+        if given is not None and not (isinstance(given, (list, tuple)) and all(isinstance(a, Integral) for a in given)):
             raise ValueError(f"`attention_axes` must be an int or a list of ints. Received: attention_axes={given!r}")
-        self.given = None if given is None else tuple(given)
+        self.given = None if given is None else tuple(map(int, given))
         self.axes = None
         self.rank = None
 
@@ -37,6 +38,11 @@ class AttentionAxes:
     @property
     def is_plain(self):
         return self.rank == 3 and self.axes == (1,)
+
+    def length(self, shape):
+        """How many positions of inputs of this shape (B, ..., D) attend to each other, None if unknown."""
+        lengths = self._attending(shape)
+        return None if None in lengths else math.prod(lengths)
 
     def fold(self, x):
         """(B, ..., N, H) -> (B', T', N, H)."""

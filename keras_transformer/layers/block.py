@@ -1,5 +1,7 @@
 """What encoder and decoder blocks share: sublayers from instances or from numbers, residuals, configuration."""
 
+import weakref
+
 import keras
 
 from keras_transformer.layers.attention import MultiHeadAttention
@@ -7,13 +9,18 @@ from keras_transformer.layers.common import (
     DenseOptions,
     check_choice,
     check_epsilon,
-    check_positive,
+    check_optional_size,
     check_rate,
     derived_seed,
+    plain_int,
 )
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.normalization import check_norm
-from keras_transformer.layers.residual import PLACEMENTS, Residual
+from keras_transformer.layers.residual import PLACEMENTS, attach_residual
+
+# Which block a given sublayer is in, {layer: (weak reference to the block, argument)}. Kept here and not on the layer:
+# neither a copy of it nor a file may inherit its owner.
+_owners = weakref.WeakKeyDictionary()
 
 
 class Block(keras.layers.Layer):
@@ -39,7 +46,7 @@ class Block(keras.layers.Layer):
         seed=None,
         **kwargs,
     ):
-        check_positive(num_heads=num_heads, intermediate_dim=intermediate_dim, key_dim=key_dim)
+        check_optional_size(num_heads=num_heads, intermediate_dim=intermediate_dim, key_dim=key_dim)
         check_rate(dropout=dropout, feed_forward_dropout=feed_forward_dropout)
         check_choice(tuple(PLACEMENTS), norm_placement=norm_placement)
         check_epsilon(norm_epsilon=norm_epsilon)
@@ -48,25 +55,41 @@ class Block(keras.layers.Layer):
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.num_heads = num_heads
-        self.intermediate_dim = intermediate_dim
+        self.num_heads = plain_int(num_heads)
+        self.intermediate_dim = plain_int(intermediate_dim)
         self.dropout = dropout
         self.norm_placement = norm_placement
-        self.key_dim = key_dim
+        self.key_dim = plain_int(key_dim)
         self.use_bias = use_bias
-        self.norm = saved(norm)  # a pattern, not a sublayer
+        self.norm = serialized(norm)  # a pattern, not a sublayer
         check_norm(self.norm)
         self.norm_epsilon = norm_epsilon
         self.activation = keras.activations.get(activation)
         self.feed_forward_dropout = feed_forward_dropout
-        self.seed = seed
+        self.seed = plain_int(seed)
         # What is not given as a layer is made in build, where the feature dim is known.
         self.self_attention = attention
         self.feed_forward = feed_forward
+        self._own(attention=attention, feed_forward=feed_forward)
+
+    def _own(self, **sublayers):
+        """Refuse a layer that already is in a block: shared weights save, but do not load."""
+        for name, layer in sublayers.items():
+            if layer is None:
+                continue
+            owner, argument = _owners.get(layer, (lambda: None, None))
+            if owner() is not None and (owner() is not self or argument != name):
+                raise ValueError(
+                    f"`{name}` of {self.name} must be a layer of its own, but {layer.name} already is the "
+                    f"`{argument}` of {owner().name}: make one for each, for instance by "
+                    "`type(layer).from_config(layer.get_config())`."
+                )
+            _owners[layer] = weakref.ref(self), name
 
     def _build_residual(self, name, x_shape):
         seed = derived_seed(self.seed, f"{name}_residual")
-        residual = Residual(self, name, self.norm_placement, self.norm, self.norm_epsilon, self.dropout, seed)
+        options = self.norm_placement, self.norm, self.norm_epsilon, self.dropout, seed
+        residual = attach_residual(self, name, *options)
         residual.build(x_shape)
         return residual
 
@@ -87,7 +110,7 @@ class Block(keras.layers.Layer):
             seed=derived_seed(self.seed, "feed_forward"),
             dtype=self.dtype_policy,
             name="feed_forward",
-            **self.dense_options.arguments(),
+            **self.dense_options.arguments("feed_forward"),
         )
 
     def _make_attention(self, hidden_dim, name):
@@ -107,7 +130,7 @@ class Block(keras.layers.Layer):
             seed=derived_seed(self.seed, name),
             dtype=self.dtype_policy,
             name=name,
-            **self.dense_options.arguments(),
+            **self.dense_options.arguments(name),
         )
 
     def _build_attention(self, name, attention, x_shape, memory_shape):
@@ -139,11 +162,10 @@ class Block(keras.layers.Layer):
         """x after an attention sublayer over `memory` (None: over x itself), and the scores or None."""
         scores = None
 
-        def attend(y):
+        def masks_and_attends(y):
             nonlocal scores
             output = attention(
-                y,
-                y if memory is None else memory,
+                *_query_and_value(attention, y, memory),
                 query_mask=mask,
                 value_mask=memory_mask,
                 return_attention_scores=return_scores,
@@ -153,14 +175,15 @@ class Block(keras.layers.Layer):
             output, scores = output if return_scores else (output, None)
             return output
 
-        return residual(x, attend, training), scores
+        return residual(x, masks_and_attends, training), scores
 
     def _feed_forward(self, x, training):
         return self._feed_forward_residual(x, lambda y: self.feed_forward(y, training=training), training)
 
     def _scores_spec(self, attention, x, memory):
-        heads = self.num_heads if attention is None else attention.num_heads
-        return keras.KerasTensor((x.shape[0], heads, x.shape[1], memory.shape[1]), dtype=self.compute_dtype)
+        layer = self if attention is None else attention  # what is made from numbers has the block's
+        shape = (x.shape[0], layer.num_heads, x.shape[1], memory.shape[1])
+        return keras.KerasTensor(shape, dtype=layer.compute_dtype)
 
     def compute_mask(self, inputs, mask=None):
         return mask
@@ -186,9 +209,9 @@ class Block(keras.layers.Layer):
         }
         # A layer is saved where one was given, and where quantisation made one that the numbers cannot describe.
         if self.num_heads is None or is_quantized(self.self_attention):
-            config |= {"num_heads": None, "attention": saved(self.self_attention)}
+            config |= {"num_heads": None, "attention": serialized(self.self_attention)}
         if self.intermediate_dim is None or is_quantized(self.feed_forward):
-            config |= {"intermediate_dim": None, "feed_forward": saved(self.feed_forward)}
+            config |= {"intermediate_dim": None, "feed_forward": serialized(self.feed_forward)}
         return config
 
     @classmethod
@@ -200,7 +223,14 @@ class Block(keras.layers.Layer):
         return cls(**config)
 
 
-def saved(layer):
+def _query_and_value(attention, y, memory):
+    # That no value means self-attention holds under any casting or rematerialisation; `value is query` may not.
+    if memory is None:
+        return (y,) if isinstance(attention, MultiHeadAttention) else (y, y)
+    return y, memory
+
+
+def serialized(layer):
     """A layer in serialised form; anything else as it is."""
     if not isinstance(layer, keras.layers.Layer):
         return layer

@@ -8,7 +8,7 @@ Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
 
 import keras
 
-from keras_transformer.layers.block import Block, is_quantized, saved
+from keras_transformer.layers.block import Block, is_quantized, serialized
 from keras_transformer.layers.common import check_mask, register
 from keras_transformer.ops.masks import combine
 
@@ -118,6 +118,7 @@ class DecoderBlock(Block):
         super().__init__(num_heads, intermediate_dim, dropout, norm_placement, **kwargs)
         self.cross_attention = cross_attention
         self._given_cross_attention = cross_attention is not None
+        self._own(cross_attention=cross_attention)
 
     def build(self, x_shape, encoder_output_shape=None):
         self._self_residual = self._build_attention("self_attention", self.self_attention, x_shape, x_shape)
@@ -129,6 +130,7 @@ class DecoderBlock(Block):
             self._cross_residual = self._build_attention(
                 "cross_attention", self.cross_attention, x_shape, encoder_output_shape
             )
+            self.cross_attention.reads_encoder = True  # its keys do not grow with the text
         self._feed_forward_residual = self._build_feed_forward(x_shape)
         self.built = True
 
@@ -198,5 +200,5 @@ class DecoderBlock(Block):
     def get_config(self):
         config = super().get_config()
         if self._given_cross_attention or is_quantized(self.cross_attention):
-            config["cross_attention"] = saved(self.cross_attention)
+            config["cross_attention"] = serialized(self.cross_attention)
         return config

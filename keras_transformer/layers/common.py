@@ -1,6 +1,7 @@
 """What the layers share: checked arguments, cloned initializers, dtype policies of sublayers."""
 
 import zlib
+from numbers import Integral
 
 import keras
 from keras import ops
@@ -14,15 +15,20 @@ def register(cls):
 
 
 def check_size(**arguments):
-    """Refuse anything but positive integers."""
+    """Refuse anything but positive integers; NumPy's are integers too."""
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
-def check_positive(**arguments):
+def check_optional_size(**arguments):
     """Refuse anything but positive integers and None."""
     check_size(**{name: value for name, value in arguments.items() if value is not None})
+
+
+def plain_int(value):
+    """NumPy's integers as Python's, which JSON knows; anything else as it is."""
+    return int(value) if isinstance(value, Integral) else value
 
 
 def check_epsilon(**arguments):
@@ -74,7 +80,7 @@ def feature_shape(output_shape):
     """The `output_shape` argument as a tuple, or None."""
     if output_shape is None:
         return None
-    if isinstance(output_shape, int):
+    if isinstance(output_shape, Integral):
         output_shape = (output_shape,)
     if not isinstance(output_shape, (list, tuple)) or not output_shape:
         raise ValueError(
@@ -82,7 +88,7 @@ def feature_shape(output_shape):
         )
     for size in output_shape:
         check_size(output_shape=size)
-    return tuple(output_shape)
+    return tuple(map(int, output_shape))
 
 
 def on_tokens(dense, x, feature_axes=1):
@@ -96,12 +102,17 @@ def on_tokens(dense, x, feature_axes=1):
     return ops.reshape(y, (*leading, *y.shape[1:]))
 
 
-def clone_initializer(initializer):
-    """A fresh copy: one initializer instance given to two layers would draw the same values twice."""
+def clone_initializer(initializer, name):
+    """A copy for the named weight: one initializer instance given to two would draw the same values twice."""
     initializer = keras.initializers.get(initializer)
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
-    return initializer.__class__.from_config(initializer.get_config())
+    if isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator):
+        return initializer  # it draws anew each time, which copies of the generator would not
+    config = initializer.get_config()
+    if isinstance(config.get("seed"), int):
+        config = {**config, "seed": derived_seed(config["seed"], name)}
+    return initializer.__class__.from_config(config)
 
 
 def derived_seed(seed, name):
@@ -120,11 +131,11 @@ class DenseOptions:
         self.kernel_constraint = keras.constraints.get(options.pop("kernel_constraint", None))
         self.bias_constraint = keras.constraints.get(options.pop("bias_constraint", None))
 
-    def arguments(self):
-        """Keyword arguments for one sublayer."""
+    def arguments(self, name):
+        """Keyword arguments for the named sublayer."""
         return {
-            "kernel_initializer": clone_initializer(self.kernel_initializer),
-            "bias_initializer": clone_initializer(self.bias_initializer),
+            "kernel_initializer": clone_initializer(self.kernel_initializer, f"{name}/kernel"),
+            "bias_initializer": clone_initializer(self.bias_initializer, f"{name}/bias"),
             "kernel_regularizer": self.kernel_regularizer,
             "bias_regularizer": self.bias_regularizer,
             "kernel_constraint": self.kernel_constraint,

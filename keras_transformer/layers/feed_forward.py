@@ -6,7 +6,15 @@ variants: Shazeer 2020, "GLU Variants Improve Transformer" (https://arxiv.org/ab
 
 import keras
 
-from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_rate, check_size, on_tokens, register
+from keras_transformer.layers.common import (
+    DenseOptions,
+    PolicyLayer,
+    check_rate,
+    check_size,
+    on_tokens,
+    plain_int,
+    register,
+)
 
 
 @register
@@ -39,16 +47,16 @@ class FeedForward(PolicyLayer):
         check_rate(dropout=dropout)
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)
-        self.intermediate_dim = intermediate_dim
+        self.intermediate_dim = int(intermediate_dim)
         self.activation = keras.activations.get(activation)
         self.gated = gated
         self.dropout = dropout
         self.use_bias = use_bias
-        self.seed = seed
-        self.intermediate_dense = self._dense("intermediate", intermediate_dim)
-        self.gate_dense = self._dense("gate", intermediate_dim) if gated else None
+        self.seed = plain_int(seed)
+        self.intermediate_dense = self._dense("intermediate", self.intermediate_dim)
+        self.gate_dense = self._dense("gate", self.intermediate_dim) if gated else None
         self.output_dense = None  # its size is known when the input is
-        self.dropout_layer = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = keras.layers.Dropout(dropout, seed=self.seed, dtype=self.dtype_policy, name="dropout")
 
     def _dense(self, name, units):
         return keras.layers.Dense(
@@ -56,7 +64,7 @@ class FeedForward(PolicyLayer):
             use_bias=self.use_bias,
             name=name,
             dtype=self.sublayer_policy(name),
-            **self.dense_options.arguments(),
+            **self.dense_options.arguments(name),
         )
 
     @property

@@ -12,13 +12,15 @@ from keras import ops
 from keras_transformer.layers.common import (
     PolicyLayer,
     check_choice,
-    check_positive,
+    check_optional_size,
     check_rate,
     check_size,
     check_token_ids,
     clone_initializer,
+    plain_int,
     register,
 )
+from keras_transformer.layers.positional_checks import check_end, check_inputs, check_positions
 from keras_transformer.ops.cache import concrete, current_scope
 from keras_transformer.ops.masks import token_positions
 from keras_transformer.ops.sinusoid import sinusoidal_positions
@@ -48,7 +50,7 @@ class PositionalEmbedding(PolicyLayer):
         inputs: integer token ids (B, T), or vectors (B, T, D). With `reverse=True` vectors (B, T, D).
         positions: int (B, T), position of each token; by default a row counts from its first unmasked token, so that
             padding on the left changes nothing, and holes keep their index.
-        start_index: position of the first token when `positions` is not given.
+        start_index: added to the positions when `positions` is not given, also to those of a `DecodingScope`.
         reverse: use the table backwards: vectors (B, T, D) to float32 logits (B, T, V), no positions, scale or
             dropout; the mask is kept.
 
@@ -83,7 +85,7 @@ class PositionalEmbedding(PolicyLayer):
         seed=None,
         **kwargs,
     ):
-        check_positive(vocabulary_size=vocabulary_size, max_sequence_length=max_sequence_length)
+        check_optional_size(vocabulary_size=vocabulary_size, max_sequence_length=max_sequence_length)
         check_size(hidden_dim=hidden_dim)
         check_choice(("sinusoidal", "learned", None), position=position)
         check_rate(dropout=dropout)
@@ -95,18 +97,18 @@ class PositionalEmbedding(PolicyLayer):
             raise ValueError(f"`scale` must be a number or None. Received: scale={scale!r}")
         super().__init__(**kwargs)
         self.autocast = vocabulary_size is None  # ids must not be rounded to 16 bits
-        self.vocabulary_size = vocabulary_size
-        self.hidden_dim = hidden_dim
-        self.max_sequence_length = max_sequence_length
+        self.vocabulary_size = plain_int(vocabulary_size)
+        self.hidden_dim = int(hidden_dim)
+        self.max_sequence_length = plain_int(max_sequence_length)
         self.position = position
         self.scale = scale
         self.dropout = dropout
-        self.pad_token_id = pad_token_id
+        self.pad_token_id = plain_int(pad_token_id)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.position_initializer = keras.initializers.get(position_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
-        self.seed = seed
+        self.seed = plain_int(seed)
         self._scale = scale
         if scale is None:
             tokens = vocabulary_size is not None
@@ -114,9 +116,9 @@ class PositionalEmbedding(PolicyLayer):
         self.token_embedding = None
         if vocabulary_size is not None:
             self.token_embedding = keras.layers.ReversibleEmbedding(
-                vocabulary_size,
-                hidden_dim,
-                embeddings_initializer=clone_initializer(self.embeddings_initializer),
+                self.vocabulary_size,
+                self.hidden_dim,
+                embeddings_initializer=clone_initializer(self.embeddings_initializer, "token_embedding"),
                 embeddings_regularizer=self.embeddings_regularizer,
                 embeddings_constraint=self.embeddings_constraint,
                 reverse_dtype="float32",
@@ -124,7 +126,7 @@ class PositionalEmbedding(PolicyLayer):
                 name="token_embedding",
             )
             self.token_embedding.supports_masking = True  # in reverse: the mask is seen to here
-        self.dropout_layer = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = keras.layers.Dropout(dropout, seed=self.seed, dtype=self.dtype_policy, name="dropout")
 
     @property
     def sublayers(self):
@@ -143,13 +145,13 @@ class PositionalEmbedding(PolicyLayer):
         if self.position == "learned":
             self.position_embeddings = self.add_weight(
                 shape=(self.max_sequence_length, self.hidden_dim),
-                initializer=clone_initializer(self.position_initializer),
+                initializer=clone_initializer(self.position_initializer, "position_embeddings"),
                 name="position_embeddings",
             )
         self.built = True
 
     def call(self, inputs, positions=None, start_index=0, reverse=False, training=None, mask=None, inputs_mask=None):
-        self._check_inputs(inputs, reverse)
+        check_inputs(self, inputs, reverse)
         if reverse:
             return self.token_embedding(ops.cast(inputs, self.compute_dtype), reverse=True)
         if self.token_embedding is None:
@@ -158,7 +160,7 @@ class PositionalEmbedding(PolicyLayer):
         else:
             mask = self.compute_mask(inputs, inputs_mask if mask is None else mask)
             x = self._embed(inputs)
-        self._check_positions(inputs, positions, start_index)
+        check_positions(inputs, positions, start_index)
         encoded = self._encode_positions(ops.shape(inputs)[1], positions, start_index, mask)
         if encoded is not None:
             x = x + ops.cast(encoded, x.dtype)
@@ -183,82 +185,30 @@ class PositionalEmbedding(PolicyLayer):
             return None
         scope = current_scope()
         if positions is None and scope is not None:
-            positions = scope.positions
-        if positions is None and mask is None:
-            return self._encode(ops.arange(start_index, start_index + length, dtype="int32"), start_index + length)
-        if positions is None:
-            positions = token_positions(mask)
-            if isinstance(start_index, int) and start_index == 0:
-                # Rows of one table: sines of all (B, T) positions would cost more than the embedding.
-                table = self._encode(ops.arange(length, dtype="int32"), length)
-                return ops.take(table, ops.maximum(positions, 0), axis=0)
-            positions = positions + start_index
-        return self._encode(ops.maximum(ops.cast(positions, "int32"), 0))
+            positions = scope.positions + start_index
+        if positions is not None:
+            return self._encode(ops.maximum(ops.cast(positions, "int32"), 0))
+        # Known before the graph runs as long as both numbers are; a mask that hides the end changes nothing.
+        end = start_index + length
+        if mask is None:
+            return self._encode(ops.arange(start_index, end, dtype="int32"), end)
+        positions = token_positions(mask)
+        if isinstance(start_index, int) and start_index == 0:
+            # Rows of one table: sines of all (B, T) positions would cost more than the embedding.
+            table = self._encode(ops.arange(length, dtype="int32"), end)
+            return ops.take(table, ops.maximum(positions, 0), axis=0)
+        return self._encode(ops.maximum(positions + start_index, 0), end)
 
     def _encode(self, positions, end=None):
         if self.position == "sinusoidal":
             return sinusoidal_positions(positions, self.hidden_dim)
-        limit = self.max_sequence_length
-        if end is None:
+        if not isinstance(end, int):
             known = concrete(positions)
             end = None if known is None or known.size == 0 else int(known.max()) + 1
-        if isinstance(end, int) and end > limit:
-            raise ValueError(
-                f"The sequence reaches position {end - 1}, so it needs {end} learned positions (padding included), "
-                f"but the table has max_sequence_length={limit}."
-            )
+        check_end(end, self.max_sequence_length)
         # In a graph of unknown length nothing can be raised here: TensorFlow fails in `take`, others give NaN.
         rows = ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
-        return ops.where(ops.expand_dims(positions < limit, -1), rows, float("nan"))
-
-    def _check_inputs(self, inputs, reverse):
-        rank = len(inputs.shape)
-        vectors = reverse or self.token_embedding is None
-        if reverse and self.token_embedding is None:
-            raise ValueError("`reverse=True` needs a token table, but vocabulary_size is None.")
-        if rank != (3 if vectors else 2):
-            expected = "vectors of shape (batch, length, hidden_dim)" if vectors else "ids of shape (batch, length)"
-            raise ValueError(f"{self.name} expects {expected}. Received: inputs.shape={tuple(inputs.shape)}")
-        if inputs.shape[1] == 0:
-            raise ValueError(
-                f"{self.name} expects at least one position per row. Received: inputs.shape={tuple(inputs.shape)}"
-            )
-        if vectors:
-            if inputs.shape[-1] != self.hidden_dim:
-                raise ValueError(
-                    f"{self.name} expects vectors of hidden_dim={self.hidden_dim}. "
-                    f"Received: inputs.shape={tuple(inputs.shape)}"
-                )
-            return
-        dtype = keras.backend.standardize_dtype(inputs.dtype)
-        if dtype in ("float16", "bfloat16", "bool", "string"):
-            raise ValueError(
-                f"{self.name} expects integer ids, but they arrive as {dtype}, which does not hold them exactly. "
-                'Declare the input: `keras.Input((None,), dtype="int32")`.'
-            )
-        self._check_values(inputs, dtype)
-
-    def _check_positions(self, inputs, positions, start_index):
-        if isinstance(start_index, int) and start_index < 0:
-            raise ValueError(f"`start_index` must not be negative. Received: start_index={start_index}")
-        shape = () if positions is None else tuple(ops.shape(positions))
-        if shape and isinstance(shape[-1], int) and inputs.shape[1] not in (None, shape[-1]):
-            raise ValueError(
-                f"`positions` must have the shape of the tokens, {tuple(inputs.shape[:2])}. "
-                f"Received: positions.shape={shape}"
-            )
-
-    def _check_values(self, ids, dtype):
-        values = concrete(ids)
-        if values is None or values.size == 0:
-            return
-        if "float" in dtype and (values != values.round()).any():
-            raise ValueError(f"{self.name} expects integer ids. Received {values[values != values.round()][0]}.")
-        for value in (values.min(), values.max()):
-            if not 0 <= value < self.vocabulary_size:
-                raise ValueError(
-                    f"{self.name} received the token id {int(value)}, outside vocabulary_size={self.vocabulary_size}."
-                )
+        return ops.where(ops.expand_dims(positions < self.max_sequence_length, -1), rows, float("nan"))
 
     def compute_mask(self, inputs, mask=None):
         # Reversed or given vectors the layer passes the mask on; ids make their own.
@@ -275,14 +225,10 @@ class PositionalEmbedding(PolicyLayer):
     def compute_output_spec(
         self, inputs, positions=None, start_index=0, reverse=False, training=None, mask=None, inputs_mask=None
     ):
-        self._check_inputs(inputs, reverse)
+        check_inputs(self, inputs, reverse)
         length = inputs.shape[1]
-        if not reverse and self.position == "learned" and length is not None and isinstance(start_index, int):
-            if positions is None and start_index + length > self.max_sequence_length:
-                raise ValueError(
-                    f"The input is {start_index + length} tokens long (padding included), but the table of learned "
-                    f"positions has max_sequence_length={self.max_sequence_length}."
-                )
+        if not reverse and self.position == "learned" and positions is None and length is not None:
+            check_end(start_index + length, self.max_sequence_length)
         shape = self.compute_output_shape(inputs.shape, reverse)
         return keras.KerasTensor(shape, dtype="float32" if reverse else self.compute_dtype)
 

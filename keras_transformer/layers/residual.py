@@ -1,6 +1,7 @@
 """The one residual expression of every transformer: `x = post(x + dropout(out(sublayer(pre(x)))))`."""
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.normalization import make_norm
 
@@ -13,8 +14,8 @@ PLACEMENTS = {
 }
 
 
-class Residual:
-    """A sublayer's norms and dropout, around whatever function of x is given at call time.
+def attach_residual(owner, name, placement, norm, epsilon, dropout, seed):
+    """Make the norms and the dropout around a sublayer, attributes of `owner` from now on, as a `Residual`.
 
     Args:
         owner: the layer that holds the norms and the dropout (it tracks them).
@@ -23,17 +24,27 @@ class Residual:
         norm, epsilon: the kind of norm, as for `make_norm`.
         dropout, seed: of the residual dropout.
     """
+    norms = {}
+    for slot in PLACEMENTS[placement]:
+        norm_name = f"{name}_output_norm" if norms else f"{name}_norm"
+        norms[slot] = make_norm(norm, epsilon, norm_name, owner.dtype_policy)
+        setattr(owner, norm_name, norms[slot])
+    dropout_name = f"{name}_residual_dropout"
+    dropout = keras.layers.Dropout(dropout, seed=seed, dtype=owner.dtype_policy, name=dropout_name)
+    setattr(owner, dropout_name, dropout)
+    return Residual(norms, dropout)
 
-    def __init__(self, owner, name, placement, norm, epsilon, dropout, seed):
-        self.norms = {}
-        for slot in PLACEMENTS[placement]:
-            norm_name = f"{name}_norm" if not self.norms else f"{name}_output_norm"
-            self.norms[slot] = make_norm(norm, epsilon, norm_name, owner.dtype_policy)
-            setattr(owner, norm_name, self.norms[slot])
-        self.dropout = keras.layers.Dropout(
-            dropout, seed=seed, dtype=owner.dtype_policy, name=f"{name}_residual_dropout"
-        )
-        setattr(owner, f"{name}_residual_dropout", self.dropout)
+
+class Residual:
+    """The norms by slot and the dropout around a sublayer, which is given at call time.
+
+    Norms and sublayers may compute in a dtype of their own; what they give is cast to that of x, so that the result
+    has the dtype of the block whatever is put into it.
+    """
+
+    def __init__(self, norms, dropout):
+        self.norms = norms
+        self.dropout = dropout
 
     def build(self, shape):
         """Build the norms for inputs (B, T, D)."""
@@ -44,10 +55,10 @@ class Residual:
     def __call__(self, x, sublayer, training):
         """Apply the expression; `sublayer` is a function of the (normalised) x."""
         y = sublayer(self._norm("pre", x))
-        y = self._norm("out", y)
+        y = self._norm("out", ops.cast(y, x.dtype))
         if self.dropout.rate:
             y = self.dropout(y, training=training)
         return self._norm("post", x + y)
 
     def _norm(self, slot, x):
-        return self.norms[slot](x) if slot in self.norms else x
+        return ops.cast(self.norms[slot](x), x.dtype) if slot in self.norms else x

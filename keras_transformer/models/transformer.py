@@ -6,7 +6,7 @@ Source: Vaswani et al. 2017, "Attention Is All You Need" (https://arxiv.org/abs/
 import keras
 
 from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding
-from keras_transformer.layers.block import saved
+from keras_transformer.layers.block import serialized
 from keras_transformer.layers.common import check_choice, check_size, check_token_ids, derived_seed
 from keras_transformer.layers.normalization import make_norm
 
@@ -187,7 +187,7 @@ def _decoder(num_layers, hidden_dim, block, seed):
 def _final_norm(x, block, name):
     if block["norm_placement"] not in NEEDS_FINAL_NORM:
         return x
-    return make_norm(saved(block.get("norm", "layer")), block.get("norm_epsilon", 1e-5), name, block["dtype"])(x)
+    return make_norm(serialized(block.get("norm", "layer")), block.get("norm_epsilon", 1e-5), name, block["dtype"])(x)
 
 
 def encoder_from_ids(model):

@@ -1,5 +1,7 @@
 """`MultiHeadAttention` and `ops.attend` against NumPy and PyTorch: masks, missing keys, 16 bits, refusals."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 import keras_transformer as kt
 from tests import reference
 from tests.backend import gradients, numpy, run, vectors
+from tests.layers.configs import assert_config_holds
 
 B, T, S, D, N, H = 2, 5, 7, 6, 4, 3
 
@@ -51,6 +54,38 @@ def test_attend_equals_torch(num_key_value_heads):
         )
         np.testing.assert_allclose(fused, expected, atol=1e-5)
         np.testing.assert_allclose(explicit, expected, atol=1e-5)
+
+
+def test_attend_takes_masks_of_every_rank_and_dtype():
+    """As many heads as rows: three dimensions are a mask per row, never one per head."""
+    inputs = vectors(B, T, B, H), vectors(B, S, B, H, seed=1), vectors(B, S, B, H, seed=2)
+    shapes = ((T, S), (B, T, S), (B, 1, S), (B, B, T, S), (B, 1, T, S), (1, 1, 1, S))
+    cases = []
+    for shape, dtype, causal in zip(shapes, ("bool", "int32", "float32") * 2, (False, True, True) * 2, strict=True):
+        mask = np.random.default_rng((3, *shape)).random(shape) < 0.5
+        mask[..., 0, :] = False
+        cases.append((mask, dtype, causal))
+
+    def call(*inputs):
+        for mask, dtype, causal in cases:
+            options = {"mask": mask.astype(dtype), "causal": causal}
+            yield kt.ops.attend(*inputs, **options)[0], kt.ops.attend(*inputs, **options, return_scores=True)
+
+    results = run(lambda *inputs: list(call(*inputs)), *inputs)
+    for (mask, _, causal), (output, (explicit, scores)) in zip(cases, results, strict=True):
+        allowed = mask[:, None] if mask.ndim == 3 else mask
+        allowed = allowed & np.tril(np.ones((T, S), bool)) if causal else allowed
+        expected, expected_scores = reference.attention(*(x.astype("float64") for x in inputs), allowed)
+        np.testing.assert_allclose(output, expected, atol=1e-5)
+        np.testing.assert_allclose(explicit, expected, atol=1e-5)
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(S,), (1, B, 1, T, S)])
+def test_attend_refuses_masks_of_other_ranks(shape):
+    with pytest.raises(ValueError, match=r"`mask`.*\(T, S\)") as error:
+        kt.ops.attend(vectors(B, T, N, H), vectors(B, S, N, H), vectors(B, S, N, H), mask=np.ones(shape, bool))
+    assert str(shape) in str(error.value)
 
 
 def test_layer_equals_torch_multihead_attention():
@@ -208,6 +243,91 @@ def test_position_bias_is_added_to_the_scores():
     np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("given", ["float64", "float32", "symbolic"])
+def test_position_bias_is_not_rounded_to_sixteen_bits(policy, given):
+    """Neighbouring integers above 2 ** 11 are one number in both: distances would lose their order."""
+    layer = kt.layers.MultiHeadAttention(2, H, dtype=policy)
+    layer.build((B, T, D), (B, S, D))
+    weights = reference.randomize(layer, stddev=0.1)[layer.name]
+    x, memory = vectors(B, T, D), vectors(B, S, D)
+    bias = 4096.0 + np.random.default_rng(0).permuted(np.tile(np.arange(S), (1, 2, T, 1)), axis=-1)
+    rounded = keras.ops.cast(keras.ops.cast(bias, layer.compute_dtype), "float32")
+    assert len(np.unique(numpy(rounded))) < S
+    _, expected = reference.multi_head_attention(x, memory, weights, bias=bias)
+    if given == "symbolic":
+        inputs = keras.Input((T, D)), keras.Input((S, D)), keras.Input((2, T, S))
+        _, scores = layer(*inputs[:2], position_bias=inputs[2], return_attention_scores=True)
+        scores = keras.Model(inputs, scores)([x, memory, np.tile(bias, (B, 1, 1, 1)).astype("float32")])
+    else:
+        _, scores = layer(x, memory, position_bias=bias.astype(given), return_attention_scores=True)
+    assert keras.backend.standardize_dtype(scores.dtype) == layer.compute_dtype
+    np.testing.assert_allclose(numpy(keras.ops.cast(scores, "float32")), expected, atol=2e-2)
+
+
+def test_attention_mask_is_not_rounded_to_sixteen_bits():
+    layer = kt.layers.MultiHeadAttention(2, H, dtype="mixed_float16")
+    mask = np.tril(np.full((T, T), 1e-12, "float32"))  # zero in float16
+    _, scores = layer(vectors(B, T, D), attention_mask=mask, return_attention_scores=True)
+    np.testing.assert_array_equal(numpy(scores) > 0, np.broadcast_to(mask > 0, (B, 2, T, T)))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_inputs_of_every_float_kind(policy):
+    layer = kt.layers.MultiHeadAttention(2, H, dtype=policy)
+    x = np.round(8 * vectors(B, T, D)) / 8  # the same numbers in all dtypes
+    outputs = [layer(x.astype(dtype)) for dtype in ("float64", "float32", "float16")]
+    outputs += [layer(x.astype("float32"), x.astype("float64"))]
+    for output in outputs:
+        assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+        np.testing.assert_array_equal(*(numpy(keras.ops.cast(y, "float32")) for y in (output, outputs[0])))
+    assert layer(keras.Input((T, D))).dtype == layer.compute_dtype
+
+
+def test_one_initializer_with_a_seed_draws_another_kernel_for_each_projection():
+    def weights(seed):
+        layer = kt.layers.MultiHeadAttention(
+            2,
+            4,
+            use_gate=True,
+            kernel_initializer=keras.initializers.GlorotUniform(seed=seed),
+            bias_initializer=keras.initializers.RandomNormal(seed=seed),
+        )
+        layer.build((B, T, 8))
+        assert layer.get_config()["kernel_initializer"]["config"]["seed"] == seed
+        return [numpy(w).ravel() for w in layer.weights]
+
+    first, again = weights(1), weights(1)
+    for mine, same in zip(first, again, strict=True):
+        np.testing.assert_array_equal(mine, same)
+    for i, mine in enumerate(first):
+        for other in first[i + 1 :]:
+            assert mine.shape != other.shape or abs(mine - other).max() > 1e-3
+    generator = keras.random.SeedGenerator(1)
+    layer = kt.layers.MultiHeadAttention(2, 4, kernel_initializer=keras.initializers.GlorotUniform(seed=generator))
+    layer.build((B, T, 8))
+    assert abs(numpy(layer.query_dense.kernel) - numpy(layer.key_dense.kernel)).max() > 1e-3
+
+
+def test_sizes_may_be_numpy_integers():
+    size = np.int64
+    layer = kt.layers.MultiHeadAttention(
+        size(4),
+        np.int32(3),
+        value_dim=size(5),
+        output_shape=(size(2), size(3)),
+        attention_axes=size(1),
+        sliding_window=size(2),
+        num_key_value_heads=size(2),
+        seed=size(7),
+    )
+    plain = kt.layers.MultiHeadAttention(
+        *(4, 3, 5), output_shape=(2, 3), attention_axes=1, sliding_window=2, num_key_value_heads=2, seed=7
+    )
+    assert {**layer.get_config(), "name": None} == {**plain.get_config(), "name": None}
+    json.dumps(layer.get_config())
+
+
 def test_causal_window_sees_the_last_keys():
     layer = kt.layers.MultiHeadAttention(1, H, sliding_window=2)
     _, scores = layer(vectors(1, 5, D), use_causal_mask=True, return_attention_scores=True)
@@ -257,30 +377,30 @@ def test_regularizers_constraints_and_initializers_reach_every_projection():
 
 
 def test_config_keeps_every_argument():
-    layer = kt.layers.MultiHeadAttention(
-        4,
-        3,
-        value_dim=5,
-        dropout=0.25,
-        use_bias=False,
-        output_shape=(2, 3),
-        attention_axes=(2,),
-        sliding_window=2,
-        flash_attention=False,
-        num_key_value_heads=2,
-        use_gate=True,
-        seed=7,
-        kernel_initializer=keras.initializers.RandomNormal(stddev=0.1),
-        kernel_regularizer="l2",
-        bias_constraint="non_neg",
-        name="heads",
-        dtype="mixed_bfloat16",
-    )
-    config = layer.get_config()
-    clone = kt.layers.MultiHeadAttention.from_config(config)
-    assert clone.get_config() == config
-    through_json = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert through_json.get_config() == config
+    options = {
+        "num_heads": 4,
+        "key_dim": 3,
+        "value_dim": 5,
+        "dropout": 0.25,
+        "use_bias": False,
+        "output_shape": (2, 3),
+        "attention_axes": (2,),
+        "sliding_window": 2,
+        "flash_attention": False,
+        "num_key_value_heads": 2,
+        "use_gate": True,
+        "seed": 7,
+        "kernel_initializer": keras.initializers.RandomNormal(stddev=0.125),
+        "bias_initializer": keras.initializers.Constant(0.5),
+        "kernel_regularizer": keras.regularizers.L2(0.5),
+        "bias_regularizer": keras.regularizers.L1(0.25),
+        "kernel_constraint": keras.constraints.MaxNorm(3),
+        "bias_constraint": keras.constraints.NonNeg(),
+        "name": "heads",
+        "dtype": "mixed_bfloat16",
+        "trainable": False,
+    }
+    assert_config_holds(kt.layers.MultiHeadAttention, options)
 
 
 REFUSED = {
@@ -324,12 +444,37 @@ def test_refused_calls():
         (lambda: layer()(vectors(B, T, D), attention_mask=np.ones((T,), bool)), ["attention_mask", "(5,)"]),
         (
             lambda: layer(flash_attention=True)(vectors(B, T, D), return_attention_scores=True),
-            ["flash_attention"],
+            ["flash_attention", "scores"],
+        ),
+        (
+            lambda: layer(flash_attention=True)(vectors(B, T, D), position_bias=np.zeros((1, 1, T, T))),
+            ["flash_attention", "bias"],
         ),
     ):
         with pytest.raises(ValueError) as error:
             call()
         assert all(word in str(error.value) for word in words), error.value
+
+
+def test_flash_attention_is_refused_where_there_is_no_kernel():
+    options, call_options, words = {
+        "tensorflow": ({}, {}, "TensorFlow"),
+        "jax": ({"value_dim": H + 1}, {}, "3 and 4"),
+        "torch": ({}, {"position_bias": np.zeros((1, 1, T, T))}, "bias"),
+    }[keras.backend.backend()]
+    layer = kt.layers.MultiHeadAttention(2, H, flash_attention=True, **options)
+    with pytest.raises(ValueError, match=f"`flash_attention=True`.*{words}"):
+        layer(vectors(B, T, D), **call_options)
+
+
+def test_scores_can_be_captured_from_a_layer_that_insists_on_flash_attention():
+    layer = kt.layers.MultiHeadAttention(2, H, flash_attention=True)
+    x = vectors(B, T, D)
+    with kt.ops.ScoresScope() as scope:
+        layer(x)
+    layer.flash_attention = None
+    _, expected = layer(x, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(scope.records[0][1]), numpy(expected), atol=1e-6)
 
 
 def test_lora_on_a_projection_saves_merged(tmp_path):

@@ -1,5 +1,7 @@
 """`EncoderBlock` and `DecoderBlock` against NumPy: norms and residuals, masks, scores, dropout, configurations."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import keras_transformer as kt
 from tests import reference
 from tests.backend import numpy, run, vectors
+from tests.layers.configs import assert_config_holds
 
 B, T, S, D, F = 2, 5, 7, 16, 24
 PLACEMENTS = ("post", "pre", "sandwich", "output")
@@ -330,7 +333,11 @@ def test_training_reaches_a_block_inside_a_layer_that_does_not_forward_it():
     assert model.fit(x, target, verbose=0).history["loss"][0] > 1e-2
 
 
-def test_config_keeps_every_argument():
+BLOCKS = (kt.layers.EncoderBlock, kt.layers.DecoderBlock)
+
+
+def options_of(block_class, given):
+    """A value that is not the default for every argument; the sublayers as numbers or as layers."""
     options = {
         "dropout": 0.25,
         "norm_placement": "sandwich",
@@ -342,24 +349,133 @@ def test_config_keeps_every_argument():
         "norm_epsilon": 0.5,
         "seed": 3,
         "kernel_initializer": keras.initializers.RandomNormal(stddev=0.5),
-        "kernel_regularizer": "l2",
-        "bias_constraint": "non_neg",
+        "bias_initializer": keras.initializers.Constant(0.5),
+        "kernel_regularizer": keras.regularizers.L2(0.5),
+        "bias_regularizer": keras.regularizers.L1(0.25),
+        "kernel_constraint": keras.constraints.MaxNorm(3),
+        "bias_constraint": keras.constraints.NonNeg(),
         "name": "block",
         "dtype": "mixed_bfloat16",
     }
-    instances = {
-        "attention": kt.layers.MultiHeadAttention(4, 3, num_key_value_heads=2, name="heads"),
-        "feed_forward": kt.layers.FeedForward(F, "silu", gated=True, name="inner"),
-    }
-    for block_class in (kt.layers.EncoderBlock, kt.layers.DecoderBlock):
-        for sublayers in ({"num_heads": 2, "intermediate_dim": F}, instances):
-            config = block_class(**sublayers, **options).get_config()
-            assert {**options, **config}.keys() == config.keys()
-            again = block_class.from_config(config)
-            assert again.get_config() == config
-            keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(again)).build((None, None, D))
-            again.build((None, None, D))
-            assert again.get_config() == config or again.self_attention.built
+    if given == "numbers":
+        return {"num_heads": 2, "intermediate_dim": F, **options}
+    options["attention"] = kt.layers.MultiHeadAttention(4, 3, num_key_value_heads=2, name="heads")
+    options["feed_forward"] = kt.layers.FeedForward(F, "silu", gated=True, name="inner")
+    if block_class is kt.layers.DecoderBlock:
+        options["cross_attention"] = kt.layers.MultiHeadAttention(3, 2, name="cross")
+    return options
+
+
+@pytest.mark.parametrize("given", ["numbers", "layers"])
+@pytest.mark.parametrize("block_class", BLOCKS)
+def test_config_keeps_every_argument(block_class, given):
+    layers = {"attention", "feed_forward", "cross_attention"}
+    ignored = layers if given == "numbers" else {"num_heads", "intermediate_dim"}
+    options = options_of(block_class, given)
+    assert_config_holds(block_class, options, ignored)
+    # A block that is built says the same, and so does what is built from its configuration.
+    first = block_class(**options_of(block_class, given))
+    config = first.get_config()
+    again = block_class.from_config(config)
+    for layer in (first, again):
+        layer.build(*[(None, None, D)] * (1 + (layer.cross_attention is not None if "cross" in options else 0)))
+        assert layer.get_config() == config
+    assert [(w.path, w.shape) for w in first.weights] == [(w.path, w.shape) for w in again.weights]
+
+
+INSTANCES = {
+    "attention": lambda: kt.layers.MultiHeadAttention(2, D // 2),
+    "feed_forward": lambda: kt.layers.FeedForward(F),
+}
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("block_class", BLOCKS)
+def test_one_layer_in_two_blocks_is_refused(block_class, name):
+    """Shared weights would save and not load."""
+    numbers = {"num_heads": 2, "intermediate_dim": F}
+    del numbers[{"attention": "num_heads", "feed_forward": "intermediate_dim"}[name]]
+    layer = INSTANCES[name]()
+    first = block_class(**numbers, **{name: layer}, name="first")
+    with pytest.raises(ValueError, match=rf"`{name}` of second .*{layer.name}.*first"):
+        block_class(**numbers, **{name: layer}, name="second")
+    x = vectors(B, T, D)
+    expected = run(first, x)  # still of use
+    copy = block_class(**numbers, **{name: type(layer).from_config(layer.get_config())})
+    assert copy(x).shape == x.shape
+    inputs = keras.Input((T, D))
+    clone = keras.models.clone_model(keras.Model(inputs, first(inputs)))
+    clone.set_weights(first.get_weights())
+    np.testing.assert_allclose(run(clone, x), expected, atol=1e-6)
+
+
+def test_one_attention_for_both_places_of_a_decoder_block_is_refused():
+    layer = INSTANCES["attention"]()
+    with pytest.raises(ValueError, match="`cross_attention` of .*`attention`"):
+        kt.layers.DecoderBlock(intermediate_dim=F, attention=layer, cross_attention=layer)
+
+
+def test_a_layer_that_already_has_weights_may_be_given_to_one_block(tmp_path):
+    layer = INSTANCES["attention"]()
+    layer.build((B, T, D))
+    weights = reference.randomize(layer)[layer.name]
+    inputs = keras.Input((T, D))
+    block = kt.layers.EncoderBlock(attention=layer, intermediate_dim=F, norm_placement="pre")
+    model = keras.Model(inputs, block(inputs, return_attention_scores=True))
+    x = vectors(B, T, D)
+    normed = reference.layer_norm(x.astype("float64"))
+    expected = reference.multi_head_attention(normed, normed, weights)[1]
+    outputs = run(model, x)
+    np.testing.assert_allclose(outputs[1], expected, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    for mine, theirs in zip(run(keras.models.load_model(tmp_path / "model.keras"), x), outputs, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("policy, other", [("mixed_bfloat16", "float32"), ("float32", "mixed_bfloat16")])
+def test_layers_of_another_dtype(policy, other, placement):
+    """Whatever is put into a block, it gives what its own policy promises."""
+
+    def block(policy, other):
+        return kt.layers.DecoderBlock(
+            attention=kt.layers.MultiHeadAttention(2, 3, dtype=other),
+            cross_attention=kt.layers.MultiHeadAttention(2, 3, dtype=other),
+            feed_forward=kt.layers.FeedForward(F, dtype=other),
+            norm=keras.layers.LayerNormalization(epsilon=1e-5, dtype=other),
+            norm_placement=placement,
+            dtype=policy,
+        )
+
+    exact, layer = block("float32", "float32"), block(policy, other)
+    for x in (exact, layer):
+        x.build((B, T, D), (B, S, D))
+    reference.randomize(exact)
+    layer.set_weights(exact.get_weights())
+    x, states = vectors(B, T, D), vectors(B, S, D)
+    outputs = layer(x, states, return_attention_scores=True)
+    specs = layer(keras.Input((T, D)), keras.Input((S, D)), return_attention_scores=True)
+    for output, spec in zip(outputs, specs, strict=True):
+        assert keras.backend.standardize_dtype(output.dtype) == spec.dtype
+    assert specs[0].dtype == layer.compute_dtype
+    np.testing.assert_allclose(numpy(keras.ops.cast(outputs[0], "float32")), run(exact, x, states), atol=0.1)
+
+
+def test_one_initializer_with_a_seed_draws_another_kernel_for_each_sublayer():
+    layer = kt.layers.DecoderBlock(2, D, kernel_initializer=keras.initializers.GlorotUniform(seed=1))
+    layer.build((None, None, D), (None, None, D))
+    kernels = [numpy(w).ravel() for w in layer.weights if w.name == "kernel"]
+    assert len(kernels) == 10
+    for i, first in enumerate(kernels):
+        for second in kernels[i + 1 :]:
+            assert abs(first - second).max() > 1e-3
+
+
+def test_sizes_may_be_numpy_integers():
+    numbers = {"num_heads": 2, "intermediate_dim": F, "key_dim": 3, "seed": 1, "name": "block"}
+    layer = kt.layers.EncoderBlock(**{name: x if name == "name" else np.int64(x) for name, x in numbers.items()})
+    assert json.dumps(layer.get_config()) == json.dumps(kt.layers.EncoderBlock(**numbers).get_config())
+    assert layer(vectors(B, T, D)).shape == (B, T, D)
 
 
 REFUSED = {

@@ -7,6 +7,7 @@ import pytest
 import keras_transformer as kt
 from tests import reference
 from tests.backend import numpy, run, vectors
+from tests.layers.configs import assert_config_holds
 
 ACTIVATIONS = {"relu": reference.relu, "gelu": reference.gelu, "silu": reference.silu, "sigmoid": reference.sigmoid}
 
@@ -74,21 +75,25 @@ def test_inner_dropout():
 
 
 def test_config_keeps_every_argument():
-    layer = kt.layers.FeedForward(
-        12,
-        activation="silu",
-        gated=True,
-        dropout=0.25,
-        use_bias=False,
-        seed=3,
-        kernel_initializer=keras.initializers.RandomNormal(stddev=0.5),
-        kernel_regularizer="l2",
-        kernel_constraint="non_neg",
-        name="inner",
-        dtype="mixed_bfloat16",
-    )
-    config = layer.get_config()
-    assert kt.layers.FeedForward.from_config(config).get_config() == config
+    options = {
+        "intermediate_dim": 12,
+        "activation": "silu",
+        "gated": True,
+        "dropout": 0.25,
+        "use_bias": False,
+        "seed": 3,
+        "kernel_initializer": keras.initializers.RandomNormal(stddev=0.5),
+        "bias_initializer": keras.initializers.Constant(0.5),
+        "kernel_regularizer": keras.regularizers.L2(0.5),
+        "bias_regularizer": keras.regularizers.L1(0.25),
+        "kernel_constraint": keras.constraints.MaxNorm(3),
+        "bias_constraint": keras.constraints.NonNeg(),
+        "name": "inner",
+        "dtype": "mixed_bfloat16",
+    }
+    assert_config_holds(kt.layers.FeedForward, options)
+    assert_config_holds(kt.layers.RMSNorm, {"epsilon": 0.5, "name": "norm", "dtype": "mixed_bfloat16"})
+    layer = kt.layers.FeedForward(**options)
     layer.build((None, None, 6))
     assert len(layer.losses) == 3
     kernels = [numpy(w) for w in layer.weights]

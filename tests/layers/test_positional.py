@@ -1,5 +1,7 @@
 """`PositionalEmbedding` against NumPy: positions, masks, tied logits, ids and lengths outside the tables."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import keras_transformer as kt
 from tests import reference
 from tests.backend import numpy, run, vectors, weight_gradients
+from tests.layers.configs import assert_config_holds
 
 IDS = np.array([[5, 6, 7, 0, 0], [0, 0, 5, 6, 7], [5, 0, 6, 7, 8]])
 TABLES = {"sinusoidal": {}, "learned": {"max_sequence_length": 6, "position": "learned"}}
@@ -282,25 +285,72 @@ def test_refused_arguments(options, words):
 
 
 def test_config_keeps_every_argument():
-    layer = kt.layers.PositionalEmbedding(
-        10,
-        4,
-        max_sequence_length=7,
-        position="learned",
-        scale=2.5,
-        dropout=0.25,
-        pad_token_id=3,
-        embeddings_initializer=keras.initializers.RandomNormal(stddev=0.5),
-        position_initializer="ones",
-        embeddings_regularizer="l2",
-        embeddings_constraint="non_neg",
-        seed=5,
-        name="tokens",
-        dtype="mixed_bfloat16",
-    )
-    config = layer.get_config()
-    assert kt.layers.PositionalEmbedding.from_config(config).get_config() == config
-    assert keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer)).get_config() == config
+    options = {
+        "vocabulary_size": 10,
+        "hidden_dim": 4,
+        "max_sequence_length": 7,
+        "position": "learned",
+        "scale": 2.5,
+        "dropout": 0.25,
+        "pad_token_id": 3,
+        "embeddings_initializer": keras.initializers.RandomNormal(stddev=0.5),
+        "position_initializer": keras.initializers.Ones(),
+        "embeddings_regularizer": keras.regularizers.L2(0.5),
+        "embeddings_constraint": keras.constraints.NonNeg(),
+        "seed": 5,
+        "name": "tokens",
+        "dtype": "mixed_bfloat16",
+    }
+    assert_config_holds(kt.layers.PositionalEmbedding, options)
+    layer = kt.layers.PositionalEmbedding(**options)
     layer.build((None, None))
     assert (numpy(layer.position_embeddings) == 1).all() and len(layer.losses) == 1
     assert isinstance(layer.embeddings.constraint, keras.constraints.NonNeg)
+
+
+def test_sizes_may_be_numpy_integers():
+    numbers = {"vocabulary_size": 10, "hidden_dim": 4, "max_sequence_length": 7, "pad_token_id": 3, "seed": 5}
+    layers = [
+        kt.layers.PositionalEmbedding(**values, position="learned", name="tokens")
+        for values in (numbers, {name: np.int64(value) for name, value in numbers.items()})
+    ]
+    assert len({json.dumps(layer.get_config()) for layer in layers}) == 1
+    assert layers[1](IDS).shape == (3, 5, 4)
+
+
+@pytest.mark.parametrize("options", TABLES.values(), ids=TABLES)
+def test_start_index_is_added_inside_a_decoding_scope(options):
+    """Prompts padded on the left, then one more token: as the whole text with `start_index`."""
+    layer, _ = randomized(9, 8, **options)
+    ids = np.array([[5, 6, 7, 8], [0, 5, 6, 7]])
+    positions = np.array([[0, 1, 2, 3], [-1, 0, 1, 2]])
+
+    def in_pieces(ids):
+        outputs, cache = [], None
+        for piece in (slice(0, 3), slice(3, 4)):
+            with kt.ops.DecodingScope(cache, positions[:, piece], *((4,) if cache is None else ())) as scope:
+                outputs.append(layer(ids[:, piece], start_index=2))
+            cache = scope.cache
+        return keras.ops.concatenate(outputs, axis=1), layer(ids, start_index=2), layer(ids)
+
+    outputs, expected, from_zero = run(in_pieces, ids)
+    np.testing.assert_allclose(outputs[ids != 0], expected[ids != 0], atol=1e-5)
+    assert abs(expected - from_zero)[ids != 0].max() > 0.1
+
+
+def test_learned_positions_past_the_table_in_compiled_code_with_a_mask():
+    """B18: the start and the length are known before the graph runs, whatever the mask hides."""
+    layer = kt.layers.PositionalEmbedding(9, 8, 8, position="learned")
+    ids = np.array([[5, 6, 7, 8, 1, 0]])
+
+    class Later(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding = layer
+
+        def call(self, ids):
+            return self.embedding(ids, start_index=4)
+
+    with pytest.raises(ValueError, match=r"10.*8"):
+        Later().predict(ids, verbose=0)
+    assert Later().predict(ids[:, :4], verbose=0).shape == (1, 4, 8)
