@@ -10,6 +10,7 @@ heads: Ainslie et al. 2023, "GQA" (https://arxiv.org/abs/2305.13245); output gat
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_size
 from keras_transformer.layers.attention_axes import AttentionAxes
 from keras_transformer.layers.common import (
     DenseOptions,
@@ -17,7 +18,6 @@ from keras_transformer.layers.common import (
     check_mask,
     check_optional_size,
     check_rate,
-    check_size,
     feature_shape,
     on_tokens,
     plain_int,

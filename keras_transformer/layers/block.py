@@ -4,11 +4,11 @@ import weakref
 
 import keras
 
+from keras_transformer.arguments import check_positive_number
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.common import (
     DenseOptions,
     check_choice,
-    check_epsilon,
     check_optional_size,
     check_rate,
     derived_seed,
@@ -49,7 +49,7 @@ class Block(keras.layers.Layer):
         check_optional_size(num_heads=num_heads, intermediate_dim=intermediate_dim, key_dim=key_dim)
         check_rate(dropout=dropout, feed_forward_dropout=feed_forward_dropout)
         check_choice(tuple(PLACEMENTS), norm_placement=norm_placement)
-        check_epsilon(norm_epsilon=norm_epsilon)
+        check_positive_number(norm_epsilon=norm_epsilon)
         self._refuse_both(attention=attention, num_heads=num_heads)
         self._refuse_both(feed_forward=feed_forward, intermediate_dim=intermediate_dim)
         self.dense_options = DenseOptions(kwargs)

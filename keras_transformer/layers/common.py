@@ -6,19 +6,14 @@ from numbers import Integral
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_size
+
 PACKAGE = "keras_transformer"
 
 
 def register(cls):
     """Register a class for saving, under this package's name."""
     return keras.saving.register_keras_serializable(package=PACKAGE)(cls)
-
-
-def check_size(**arguments):
-    """Refuse anything but positive integers; NumPy's are integers too."""
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
 def check_optional_size(**arguments):
@@ -29,13 +24,6 @@ def check_optional_size(**arguments):
 def plain_int(value):
     """NumPy's integers as Python's, which JSON knows; anything else as it is."""
     return int(value) if isinstance(value, Integral) else value
-
-
-def check_epsilon(**arguments):
-    """Refuse anything but a positive number."""
-    for name, value in arguments.items():
-        if not isinstance(value, (int, float)) or value <= 0:
-            raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}")
 
 
 def check_rate(**arguments):

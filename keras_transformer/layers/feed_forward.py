@@ -6,11 +6,11 @@ variants: Shazeer 2020, "GLU Variants Improve Transformer" (https://arxiv.org/ab
 
 import keras
 
+from keras_transformer.arguments import check_size
 from keras_transformer.layers.common import (
     DenseOptions,
     PolicyLayer,
     check_rate,
-    check_size,
     on_tokens,
     plain_int,
     register,

@@ -9,12 +9,12 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_size
 from keras_transformer.layers.common import (
     PolicyLayer,
     check_choice,
     check_optional_size,
     check_rate,
-    check_size,
     check_token_ids,
     clone_initializer,
     plain_int,

@@ -5,9 +5,10 @@ Source: Vaswani et al. 2017, "Attention Is All You Need" (https://arxiv.org/abs/
 
 import keras
 
+from keras_transformer.arguments import check_size
 from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding
 from keras_transformer.layers.block import serialized
-from keras_transformer.layers.common import check_choice, check_size, check_token_ids, derived_seed
+from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed
 from keras_transformer.layers.normalization import make_norm
 
 # With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
