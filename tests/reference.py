@@ -137,8 +137,8 @@ def sinusoids(positions, dim):
 
 
 def token_positions(real):
-    """Positions (B, T) counted from each row's first real token."""
-    first = np.argmax(real, axis=1)
+    """Positions (B, T) counted from each row's first real token; 0 before it."""
+    first = np.where(real.any(axis=1), np.argmax(real, axis=1), real.shape[1])
     return np.maximum(np.arange(real.shape[1]) - first[:, None], 0)
 
 

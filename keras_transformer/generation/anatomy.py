@@ -1,9 +1,11 @@
 """What a model is made of, as far as decoding needs to know."""
 
+from typing import NamedTuple
+
 import keras
 
-from keras_transformer.layers import PositionalEmbedding
-from keras_transformer.layers.block import Block
+from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
+from keras_transformer.models import decoder_from_ids, encoder_from_ids
 
 # Keras' own layers that treat each position alone: a cache changes nothing for them.
 POSITION_WISE = frozenset(
@@ -16,7 +18,7 @@ POSITION_WISE = frozenset(
 def walk(layer):
     """All layers inside a model as far as they show themselves, nested models and our blocks included."""
     children = getattr(layer, "layers", ())
-    if isinstance(layer, Block):
+    if isinstance(layer, (EncoderBlock, DecoderBlock)):
         children = [layer.self_attention, getattr(layer, "cross_attention", None), layer.feed_forward]
     for child in children:
         if child is not None:
@@ -25,8 +27,12 @@ def walk(layer):
 
 
 def foreign_layers(model):
-    """Layers that might mix positions behind the cache's back: neither ours nor known to be position-wise."""
-    return [layer for layer in (model, *walk(model)) if _is_foreign(layer)]
+    """Layers and operations that might mix positions behind the cache's back: neither ours nor known to be
+    position-wise. What `keras.ops` does between the layers of a functional model is an operation of its own.
+    """
+    layers = [model, *walk(model)]
+    between = [step for layer in layers for step in getattr(layer, "operations", ())]
+    return [*filter(_is_foreign, layers), *(step for step in between if not isinstance(step, keras.layers.Layer))]
 
 
 def _is_foreign(layer):
@@ -38,14 +44,36 @@ def _is_foreign(layer):
     return not isinstance(layer, keras.Model) and type(layer).__name__ not in POSITION_WISE
 
 
+class Side(NamedTuple):
+    """What the ids of one of a model's inputs have to obey; None where nothing is known."""
+
+    vocabulary_size: int | None
+    masked_token_id: int | None
+    max_sequence_length: int | None
+
+
+def sides(model):
+    """The `Side` of an encoder-decoder's sources, None for other models, and the one of the texts it writes."""
+    if not is_encoder_decoder(model):
+        return None, _side(model)
+    if has_sub_models(model):
+        return _side(encoder_from_ids(model)), _side(decoder_from_ids(model))
+    return _side(model), _side(model)
+
+
+def _side(model):
+    return Side(vocabulary_size(model), masked_token_id(model), max_sequence_length(model))
+
+
 def vocabulary_size(model):
-    """Rows of the first embedding that is found; None if there is none."""
-    for layer in walk(model):
-        if isinstance(layer, PositionalEmbedding) and layer.vocabulary_size:
-            return layer.vocabulary_size
-        if isinstance(layer, keras.layers.Embedding):
-            return layer.input_dim
-    return None
+    """Rows of the token table, of the largest where there are several (it may be one of positions); None if none."""
+    return max(_table_sizes(model), default=None)
+
+
+def _table_sizes(model):
+    ours = [layer.vocabulary_size for layer in walk(model) if isinstance(layer, PositionalEmbedding)]
+    sizes = [size for size in ours if size]
+    return sizes or [layer.input_dim for layer in walk(model) if isinstance(layer, keras.layers.Embedding)]
 
 
 def masked_token_id(model):
@@ -60,9 +88,7 @@ def masked_token_id(model):
 
 def real_token_ids(model):
     """Ids that may be drawn at random: those of the smallest embedding, without padding; None if there is none."""
-    sizes = [layer.vocabulary_size for layer in walk(model) if isinstance(layer, PositionalEmbedding)]
-    sizes += [layer.input_dim for layer in walk(model) if isinstance(layer, keras.layers.Embedding)]
-    sizes = [size for size in sizes if size]
+    sizes = [*_table_sizes(model), *(x.input_dim for x in walk(model) if isinstance(x, keras.layers.Embedding))]
     return [i for i in range(min(sizes)) if i != masked_token_id(model)] if sizes else None
 
 

@@ -5,6 +5,8 @@ Each decoder offers the same two pure functions of tensors, compiled once per sh
     start(batch, length=...)          -> logits (B, V) after the prompt, and a state
     step(state, token, position)      -> logits (B, V) after one more token, and the new state
 
+`pads_source` says whether sources of different lengths may share a batch.
+
 Letters: B batch, T prompt length, S source length, V vocabulary.
 """
 
@@ -16,6 +18,8 @@ from keras_transformer.ops.cache import DecodingScope, extend_cache
 
 class CachedDecoder:
     """A decoder-only model, one token per step through the cache."""
+
+    pads_source = True
 
     def __init__(self, model):
         self.model = model
@@ -68,31 +72,38 @@ class CachedEncoderDecoder(CachedDecoder):
 
 
 class FullForward:
-    """Any causal model: the whole text is run again for every token. Right for all, fast for none."""
+    """Any causal model: the whole text is run again for every token. Right for all, fast for none.
 
-    def __init__(self, model, is_encoder_decoder):
+    Args:
+        model: any callable from ids (B, T), or the two inputs of an encoder-decoder, to logits (B, T, V).
+        is_encoder_decoder: whether it has two inputs.
+        pads_source: whether the model sees to it that padding behind a source changes nothing.
+    """
+
+    def __init__(self, model, is_encoder_decoder, pads_source=True):
         self.model = model
         self.is_encoder_decoder = is_encoder_decoder
+        self.pads_source = pads_source
 
     def start(self, batch, length):
         """As `CachedDecoder.start`; rows are padded on the right, where a causal model never looks."""
-        room = length - batch["token_ids"].shape[1]
-        state = {"token_ids": ops.pad(batch["token_ids"], [(0, 0), (0, room)])}
-        if self.is_encoder_decoder:
-            state["source_ids"] = batch["source_ids"]
-        return self._logits(state, batch["last"]), state
+        state = {name: batch[name] for name in ("token_ids", "last", "source_ids") if name in batch}
+        state = self.extend(state, length)
+        return self._logits(state), state
 
     def step(self, state, token, position):
-        """Write one token (B,) at its position (B,) and run everything."""
-        here = ops.equal(ops.arange(state["token_ids"].shape[1], dtype="int32"), ops.expand_dims(position, -1))
-        state = {**state, "token_ids": ops.where(here, ops.expand_dims(token, -1), state["token_ids"])}
-        return self._logits(state, position), state
+        """Write one token (B,) behind each row and run everything; the model finds positions by itself."""
+        last = state["last"] + 1
+        here = ops.equal(ops.arange(state["token_ids"].shape[1], dtype="int32"), ops.expand_dims(last, -1))
+        token_ids = ops.where(here, ops.expand_dims(token, -1), state["token_ids"])
+        state = {**state, "token_ids": token_ids, "last": last}
+        return self._logits(state), state
 
-    def _logits(self, state, last):
+    def _logits(self, state):
         inputs = state["token_ids"]
         if self.is_encoder_decoder:
             inputs = {"encoder_token_ids": state["source_ids"], "decoder_token_ids": inputs}
-        return _at(ops.convert_to_tensor(self.model(inputs)), last)
+        return _at(ops.convert_to_tensor(self.model(inputs)), state["last"])
 
     @staticmethod
     def slots_taken(prompt_length, longest_row):
@@ -108,4 +119,4 @@ class FullForward:
 
 def _at(logits, index):
     """Logits (B, T, V) at each row's own index (B,): (B, V)."""
-    return ops.take_along_axis(logits, ops.reshape(ops.maximum(index, 0), (-1, 1, 1)), axis=1)[:, 0]
+    return ops.take_along_axis(logits, ops.reshape(index, (-1, 1, 1)), axis=1)[:, 0]

@@ -1,13 +1,11 @@
 """`generate`: texts from any Keras model."""
 
+import itertools
+import numbers
 import warnings
 
-import keras
-
 from keras_transformer.generation import anatomy
-from keras_transformer.generation.decoders import CachedDecoder, CachedEncoderDecoder, FullForward
-from keras_transformer.generation.loop import Loop
-from keras_transformer.generation.probe import reason_against_cache
+from keras_transformer.generation.choice import choose_loop, full_loop
 from keras_transformer.generation.prompts import Prompts, pad_rows
 from keras_transformer.layers import read_card
 from keras_transformer.ops.cache import CannotCache
@@ -28,6 +26,7 @@ def generate(
     cache="auto",
     batch_size=64,
     return_dict=False,
+    seed=None,
 ):
     """Continue texts, or answer sources, with any causal Keras model.
 
@@ -53,10 +52,11 @@ def generate(
             padding where it stands at either end of a row.
         tokenizer: object with `encode(list of str) -> list of id lists` and `decode(list of id lists) -> list of str`;
             strings go in and come out.
-        cache: True insists on the cache (a `ValueError` says why it cannot be), False forbids it.
+        cache: `"auto"`, True insists on the cache (a `ValueError` says why it cannot be), False forbids it.
         batch_size: rows decoded together; longer lists are sorted by length and cut.
         return_dict: return a dict with `token_ids` and `lengths`, the number of new tokens of each row, its stop
-            token included.
+            token included; with `tokenizer` also `texts`.
+        seed: of samplers that draw; `"greedy"` draws nothing.
 
     Returns:
         int32 array. Decoder-only: prompt, new tokens, stop token, then padding on the right; arrays keep their own
@@ -71,58 +71,80 @@ def generate(
     generate(model, [[5, 6, 7], [8, 9]], max_new_tokens=20, stop_token_id=2)
     ```
     """
-    if sampler not in SAMPLERS:
-        raise ValueError(f"`sampler` must be one of {SAMPLERS}. Received: sampler={sampler!r}")
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
-        raise ValueError(f"`max_new_tokens` must be an integer of 0 or more. Received: {max_new_tokens!r}")
-    card = read_card(model)
+    _check_arguments(sampler, max_new_tokens, cache, batch_size)
+    card, known = read_card(model), _known(model)
     stop = _as_list(card.get("stop_token_id") if stop_token_id is None else stop_token_id)
     if pad_token_id is None:
         pad_token_id = card.get("pad_token_id") or 0
     if tokenizer is not None:
         inputs = tokenizer.encode([inputs] if isinstance(inputs, str) else list(inputs))
-    encoder_decoder = anatomy.is_encoder_decoder(model)
-    prompts = Prompts(inputs, padding_mask, anatomy.masked_token_id(model))
-    prompts.check(anatomy.vocabulary_size(model))
-    if encoder_decoder:
-        start = card.get("start_token_id") if start_token_id is None else start_token_id
-        if start is None:
-            raise ValueError("An encoder-decoder needs `start_token_id`, the first token of every target.")
+    prompts = Prompts(inputs, padding_mask, (known.source or known.target).masked_token_id)
+    prompts.check(known.source or known.target)
+    rows, sources = prompts.rows, None
+    if known.source is not None:
+        start = _start_token_id(card.get("start_token_id") if start_token_id is None else start_token_id, known.target)
         rows, sources = [[start]] * len(prompts.rows), prompts.rows
-    else:
-        rows, sources = prompts.rows, None
-    _check_length(model, max(len(row) for row in rows), max_new_tokens)
+    _check_length(known.target, anatomy.fixed_length(model), max(len(row) for row in rows), max_new_tokens)
 
-    loops = _loops(model)
-    options = rows, sources, batch_size, max_new_tokens, stop, pad_token_id
+    options = rows, sources, batch_size, int(max_new_tokens), stop
     try:
-        if cache not in loops:
-            loops[cache] = _make_loop(model, encoder_decoder, cache)
-        new_tokens = _in_batches(loops[cache], *options)
+        if cache not in known.loops:
+            _keep(known, cache, model, *choose_loop(model, known.source, known.target, cache))
+        new_tokens = _in_batches(known.loops[cache], *options)
     except CannotCache as error:
         if cache is True:
             raise
-        loops[cache] = _full_loop(model, encoder_decoder, str(error))
-        new_tokens = _in_batches(loops[cache], *options)
+        _keep(known, cache, model, full_loop(model, known.source, known.target), str(error))
+        new_tokens = _in_batches(known.loops[cache], *options)
+    if known.source is None:
+        token_ids = prompts.join(new_tokens, pad_token_id)
+    else:
+        token_ids = pad_rows(new_tokens, pad_token_id)
+    result = {"token_ids": token_ids, "lengths": [len(new) for new in new_tokens]}
     if tokenizer is not None:
-        texts = new_tokens if encoder_decoder else [[*row, *new] for row, new in zip(rows, new_tokens, strict=True)]
-        return tokenizer.decode([list(map(int, text)) for text in texts])
-    token_ids = pad_rows(new_tokens, pad_token_id) if encoder_decoder else prompts.join(new_tokens, pad_token_id)
+        texts = new_tokens if known.source else [[*row, *new] for row, new in zip(rows, new_tokens, strict=True)]
+        result["texts"] = tokenizer.decode([list(map(int, text)) for text in texts])
     if return_dict:
-        return {"token_ids": token_ids, "lengths": [len(new) for new in new_tokens]}
-    return token_ids
+        return result
+    return token_ids if tokenizer is None else result["texts"]
+
+
+def _check_arguments(sampler, max_new_tokens, cache, batch_size):
+    if sampler not in SAMPLERS:
+        raise ValueError(f"`sampler` must be one of {SAMPLERS}. Received: sampler={sampler!r}")
+    if cache not in ("auto", True, False):
+        raise ValueError(f'`cache` must be "auto", True or False. Received: cache={cache!r}')
+    for name, value, least in (("max_new_tokens", max_new_tokens, 0), ("batch_size", batch_size, 1)):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+            raise ValueError(f"`{name}` must be an integer of {least} or more. Received: {name}={value!r}")
+
+
+def _start_token_id(start, target):
+    if start is None:
+        raise ValueError("An encoder-decoder needs `start_token_id`, the first token of every target.")
+    limit = target.vocabulary_size
+    if not isinstance(start, numbers.Integral) or start < 0 or (limit is not None and start >= limit):
+        raise ValueError(f"`start_token_id` must be a token id below {limit}. Received: start_token_id={start!r}")
+    return int(start)
 
 
 def _in_batches(loop, rows, sources, batch_size, *options):
     lengths = [len(row) for row in (rows if sources is None else sources)]
-    order = sorted(range(len(rows)), key=lambda i: -lengths[i])
     results = [None] * len(rows)
-    for begin in range(0, len(rows), batch_size):
-        chosen = order[begin : begin + batch_size]
+    for chosen in _batches(lengths, batch_size, of_equal_length=not loop.decoder.pads_source):
         batch_sources = None if sources is None else [sources[i] for i in chosen]
         for i, new in zip(chosen, loop.run([rows[i] for i in chosen], batch_sources, *options), strict=True):
             results[i] = new
     return results
+
+
+def _batches(lengths, batch_size, of_equal_length):
+    """Indices of rows of like length, the longest first."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    groups = [list(same) for _, same in itertools.groupby(order, lengths.__getitem__)] if of_equal_length else [order]
+    for group in groups:
+        for begin in range(0, len(group), batch_size):
+            yield group[begin : begin + batch_size]
 
 
 def _as_list(ids):
@@ -131,76 +153,46 @@ def _as_list(ids):
     return [int(i) for i in ids] if hasattr(ids, "__len__") else [int(ids)]
 
 
-def _check_length(model, longest, max_new_tokens):
-    limits = {
-        "learned positions": anatomy.max_sequence_length(model),
-        "places in its fixed-length input": anatomy.fixed_length(model),
-    }
+def _check_length(target, fixed_length, longest, max_new_tokens):
+    fed = longest + max(max_new_tokens - 1, 0)  # nothing follows the last token
+    limits = {"learned positions": target.max_sequence_length, "places in its fixed-length input": fixed_length}
     for what, limit in limits.items():
-        if limit is not None and longest + max_new_tokens > limit:
+        if limit is not None and fed > limit:
             raise ValueError(
                 f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
                 f"but the model has {limit} {what}."
             )
 
 
-class _Loops:
-    """The compiled loops of a model by `cache`; a class of its own, into which Keras does not look when it saves."""
+class _Known:
+    """What was found out about a model, and its compiled loops by the argument `cache`.
 
-    def __init__(self, variables):
+    A class of its own, into which Keras does not look when it saves the model.
+    """
+
+    def __init__(self, model, variables):
         self.variables = variables
-        self.by_cache = {}
+        self.source, self.target = anatomy.sides(model)
+        self.loops = {}
 
 
-def _loops(model):
-    """The model's compiled loops, begun anew when its variables are others (after LoRA, int8)."""
-    variables = tuple(id(variable) for variable in getattr(model, "variables", ()))
-    kept = getattr(model, "_decoding_loops", None)
-    if kept is None or kept.variables != variables:
-        kept = _Loops(variables)
+def _known(model):
+    """What is kept about the model, begun anew when its variables are others (after LoRA, int8)."""
+    variables = tuple(getattr(model, "variables", ()))
+    known = getattr(model, "_decoding", None)
+    same = known is not None and len(known.variables) == len(variables)
+    if not same or any(a is not b for a, b in zip(known.variables, variables, strict=True)):
+        known = _Known(model, variables)
         # Past Keras' and torch's attribute tracking: this is no part of the model.
-        object.__setattr__(model, "_decoding_loops", kept)
-    return kept.by_cache
+        object.__setattr__(model, "_decoding", known)
+    return known
 
 
-def _make_loop(model, encoder_decoder, cache):
-    if cache is False:
-        return _full_loop(model, encoder_decoder)
-    cached, reason = _cached_decoder(model, encoder_decoder)
-    if reason is None:
-        return Loop(cached, model)
-    if cache is True:
-        raise ValueError(f"The model cannot be decoded through a cache: {reason}.")
-    return _full_loop(model, encoder_decoder, reason)
-
-
-def _full_loop(model, encoder_decoder, reason=None):
+def _keep(known, cache, model, loop, reason):
+    known.loops[cache] = loop
     if reason is not None:
         warnings.warn(
             f"generate() runs the model {getattr(model, 'name', model)!r} in full for every token: {reason}. "
             "The result is the same, but slower.",
-            stacklevel=4,
+            stacklevel=3,
         )
-    full = FullForward(model, encoder_decoder)
-    return Loop(full, model, anatomy.max_sequence_length(model), anatomy.fixed_length(model))
-
-
-def _cached_decoder(model, encoder_decoder):
-    """A decoder with a cache and None, or None and why it cannot be."""
-    if not isinstance(model, keras.layers.Layer):
-        return None, "it is not a Keras model"
-    if anatomy.fixed_length(model) is not None:
-        return None, f"its input has the fixed length {anatomy.fixed_length(model)}; declare `keras.Input((None,))`"
-    if encoder_decoder and not anatomy.has_sub_models(model):
-        return None, 'its graph has no sub-models called "encoder" and "decoder"'
-    cached = (CachedEncoderDecoder if encoder_decoder else CachedDecoder)(model)
-    foreign = anatomy.foreign_layers(model)
-    if not foreign:
-        return cached, None
-    full = FullForward(model, encoder_decoder)
-    ids = anatomy.real_token_ids(model) or [0, 1]
-    reason = reason_against_cache(cached, full, ids, encoder_decoder, model.compute_dtype == "float32")
-    if reason is None:
-        return cached, None
-    names = ", ".join(sorted({f"{layer.name} ({type(layer).__name__})" for layer in foreign}))
-    return None, f"{reason}; not of this library and maybe mixing positions: {names}"

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.compile import compile_function
+from keras_transformer.generation.decoders import FullForward
 from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
 
 SMALLEST_CACHE = 64
@@ -25,24 +26,24 @@ class Loop:
     Args:
         decoder: a `CachedDecoder`, `CachedEncoderDecoder` or `FullForward`.
         model: the model whose weights are passed along.
-        max_length: number of positions the model has, None for any.
+        source, target: the `Side`s of the model.
         fixed_length: length of a fixed-length `Input`, which then is the size of every buffer.
     """
 
-    def __init__(self, decoder, model, max_length=None, fixed_length=None):
+    def __init__(self, decoder, model, source, target, fixed_length=None):
         self.decoder = decoder
-        self.max_length = max_length
+        self.source, self.target = source, target
         self.fixed_length = fixed_length
         self._start = compile_function(self._start_function, model)
         self._chunk = compile_function(self._chunk_function, model, donate=(0,))
 
-    def run(self, rows, source_rows, max_new_tokens, stop_token_ids, pad_token_id):
+    def run(self, rows, source_rows, max_new_tokens, stop_token_ids):
         """New tokens of each row, a list of int32 arrays; each ends with its stop token if it met one."""
         num_rows = len(rows)
         if max_new_tokens == 0:
             return [np.zeros(0, "int32") for _ in rows]
         batch_size = bucket(num_rows, 1)
-        batch, length = self._batch(rows, source_rows, batch_size, pad_token_id)
+        batch, length = self._batch(rows, source_rows, batch_size)
         stop = pad_rows([stop_token_ids], -1, bucket(len(stop_token_ids), SMALLEST_STOP_LIST))[0]
         done = np.arange(batch_size) >= num_rows  # rows that only fill up the batch
         loop = self._start(batch, _tensor(done), _tensor(stop), length=length)
@@ -61,9 +62,12 @@ class Loop:
         return _cut(np.concatenate(chunks, axis=1)[:num_rows], stop_token_ids)
 
     def _room(self, length):
-        return self.fixed_length or (length if self.max_length is None else min(length, self.max_length))
+        """A buffer's size: padding takes slots of a cache, but no positions; in a full forward it takes both."""
+        if isinstance(self.decoder, FullForward):
+            return self.fixed_length or min(length, self.target.max_sequence_length or length)
+        return length
 
-    def _batch(self, rows, source_rows, batch_size, pad_token_id):
+    def _batch(self, rows, source_rows, batch_size):
         """The tensors of a batch, in shapes of which there are few, and the size of its first cache."""
 
         def filled(some):
@@ -72,16 +76,20 @@ class Loop:
         rows = filled(rows)
         longest = max(len(row) for row in rows)
         prompt_length = self._room(bucket(longest, SMALLEST_PROMPT if source_rows is None else 1))
+        # What stands on padding is an id that the model has; the ones that it masks, where there are such.
         batch = {
-            "token_ids": pad_rows(rows, pad_token_id, prompt_length),
-            "positions": row_positions(rows, prompt_length),
+            "token_ids": pad_rows(rows, self.target.masked_token_id or 0, prompt_length),
+            "positions": row_positions(rows, prompt_length, self.target.masked_token_id),
             "last": np.asarray([len(row) - 1 for row in rows], "int32"),
         }
         if source_rows is not None:
             source_rows = filled(source_rows)
-            source_length = bucket(max(len(row) for row in source_rows), SMALLEST_SOURCE)
-            batch["source_ids"] = pad_rows(source_rows, pad_token_id, source_length)
-            batch["source_positions"] = row_positions(source_rows, source_length)
+            source_length = longest = max(len(row) for row in source_rows)
+            if self.decoder.pads_source:
+                source_length = bucket(longest, SMALLEST_SOURCE)
+                source_length = max(longest, min(source_length, self.source.max_sequence_length or source_length))
+            batch["source_ids"] = pad_rows(source_rows, self.source.masked_token_id or 0, source_length)
+            batch["source_positions"] = row_positions(source_rows, source_length, self.source.masked_token_id)
         length = self._room(bucket(prompt_length + 1, SMALLEST_CACHE))
         return {name: _tensor(value) for name, value in batch.items()}, max(length, prompt_length)
 
@@ -89,7 +97,8 @@ class Loop:
         logits, state = self.decoder.start(batch, length)
         token = _greedy(logits)
         done = ops.logical_or(done, _is_stop(token, stop))
-        return {"state": state, "token": token, "position": batch["last"] + 1, "done": done}
+        position = ops.max(batch["positions"], axis=1) + 1
+        return {"state": state, "token": token, "position": position, "done": done}
 
     def _chunk_function(self, loop, stop, limit, size):
         batch_size = loop["token"].shape[0]
@@ -99,16 +108,25 @@ class Loop:
             return ops.logical_and(count < limit, ops.logical_not(ops.all(loop["done"])))
 
         def body(count, loop, tokens):
-            logits, state = self.decoder.step(loop["state"], loop["token"], loop["position"])
+            position = self._position(loop)
+            logits, state = self.decoder.step(loop["state"], loop["token"], position)
             token = _greedy(logits)
             tokens = ops.slice_update(tokens, (0, count), ops.expand_dims(token, -1))
             done = ops.logical_or(loop["done"], _is_stop(token, stop))
-            loop = {"state": state, "token": token, "position": loop["position"] + 1, "done": done}
+            loop = {"state": state, "token": token, "position": position + 1, "done": done}
             return count + 1, loop, tokens
 
         count = ops.zeros((), "int32")
         count, loop, tokens = ops.while_loop(proceed, body, (count, loop, tokens))
         return loop, tokens, count
+
+    def _position(self, loop):
+        """Positions (B,) of the tokens to feed: a row counts from its first token that the model does not mask."""
+        masked = self.target.masked_token_id
+        if masked is None:
+            return loop["position"]
+        is_before_text = ops.logical_and(ops.equal(loop["position"], 0), ops.equal(loop["token"], masked))
+        return loop["position"] - ops.cast(is_before_text, "int32")
 
 
 def _greedy(logits):

@@ -1,6 +1,7 @@
 """Prompts in, texts out: ragged lists and padded arrays are one and the same inside."""
 
 import numpy as np
+from keras import ops
 
 
 class Prompts:
@@ -53,14 +54,20 @@ class Prompts:
             return mask
         return _between(self.array, pad_token_id)
 
-    def check(self, vocabulary_size):
-        """Refuse ids that the model has no row for."""
+    def check(self, side):
+        """Refuse ids and lengths that the model's side has no row for."""
         for i, row in enumerate(self.rows):
             low, high = int(row.min()), int(row.max())
-            if low < 0 or (vocabulary_size is not None and high >= vocabulary_size):
-                limit = "0 or more" if vocabulary_size is None else f"between 0 and {vocabulary_size - 1}"
+            limit = side.vocabulary_size
+            if low < 0 or (limit is not None and high >= limit):
+                expected = "0 or more" if limit is None else f"between 0 and {limit - 1}"
                 wrong = low if low < 0 else high
-                raise ValueError(f"`{self.name}[{i}]` holds the token id {wrong}; ids must be {limit}.")
+                raise ValueError(f"`{self.name}[{i}]` holds the token id {wrong}; ids must be {expected}.")
+            if side.max_sequence_length is not None and len(row) > side.max_sequence_length:
+                raise ValueError(
+                    f"`{self.name}[{i}]` has {len(row)} tokens, "
+                    f"but the model has {side.max_sequence_length} learned positions."
+                )
 
     def join(self, new_tokens, pad_token_id):
         """Each prompt followed by its new tokens; arrays keep their own padding in place."""
@@ -76,9 +83,19 @@ def pad_rows(rows, pad_token_id, length=None):
     return array
 
 
-def row_positions(rows, length):
-    """Positions of right-padded rows, int32 (B, length): 0, 1, ... and -1 on the padding."""
-    return pad_rows([np.arange(len(row)) for row in rows], -1, length)
+def row_positions(rows, length, masked_token_id=None):
+    """Positions of right-padded rows, int32 (B, length): 0, 1, ... from the first id that the model does not mask.
+
+    -1 stands on the padding, and on masked ids that a row begins with.
+    """
+    starts = [_leading(row, masked_token_id) for row in rows]
+    return pad_rows([np.maximum(np.arange(len(row)) - n, -1) for row, n in zip(rows, starts, strict=True)], -1, length)
+
+
+def _leading(row, token_id):
+    """How often the id stands at the beginning of the row."""
+    others = np.flatnonzero(np.asarray(row) != token_id) if token_id is not None else [0]
+    return others[0] if len(others) else len(row)
 
 
 def bucket(size, smallest):
@@ -101,8 +118,6 @@ def _between(ids, pad_token_id):
 def _to_numpy(x):
     if isinstance(x, np.ndarray):
         return x
-    from keras import ops
-
     return ops.convert_to_numpy(x)
 
 

@@ -64,7 +64,8 @@ def token_positions(mask):
     mask = ops.cast(mask, "bool")
     first = ops.argmax(ops.cast(mask, "int32"), axis=-1)
     positions = indices(ops.shape(mask)[1]) - ops.cast(ops.expand_dims(first, -1), "int32")
-    return ops.maximum(positions, NOT_A_TOKEN)
+    has_token = ops.any(mask, axis=-1, keepdims=True)
+    return ops.where(has_token, ops.maximum(positions, NOT_A_TOKEN), NOT_A_TOKEN)
 
 
 def combine(*masks):

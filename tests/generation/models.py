@@ -37,14 +37,14 @@ def ragged(lengths, seed=0):
     return [random.integers(3, VOCABULARY_SIZE, n).tolist() for n in lengths]
 
 
-def greedy_by_hand(model, prompt, max_new_tokens, stop=(), source=None):
+def greedy_by_hand(model, prompt, max_new_tokens, stop=(), source=None, room=24):
     """One row, the full forward for every token; the new tokens.
 
-    The row lies in a buffer of fixed length, behind whose last token a causal model never looks: one shape to compile.
+    The row lies in a buffer of `room` tokens, behind whose last token a causal model never looks: one shape to compile.
     """
     row = list(prompt)
     for _ in range(max_new_tokens):
-        ids = ops.convert_to_tensor(np.asarray([row + [3] * (24 - len(row))], "int32"))
+        ids = ops.convert_to_tensor(np.asarray([row + [3] * (room - len(row))], "int32"))
         if source is not None:
             ids = {"encoder_token_ids": ops.convert_to_tensor([source]), "decoder_token_ids": ids}
         row.append(int(ops.convert_to_numpy(model(ids))[0, len(row) - 1].argmax()))

@@ -142,7 +142,7 @@ class TestEnd:
         stop = free[4]
         steps = free.index(stop)
         steps_run = []
-        loop = model._decoding_loops.by_cache["auto"]
+        loop = model._decoding.loops["auto"]
         chunk = loop._chunk
 
         def counting(*arguments, **options):
@@ -260,6 +260,125 @@ class TestForeignLayers:
             kt.generate(fixed, PROMPTS, 15)
 
 
+    def test_operations_between_the_layers(self):
+        """Positions of a user's own, counted by `keras.ops`, and a shift of the tokens by one."""
+
+        def counted(ids):
+            positions = ops.cumsum(ops.ones_like(ids), axis=1) - 1
+            return keras.layers.Embedding(VOCABULARY_SIZE, 16)(ids) + keras.layers.Embedding(64, 16)(positions)
+
+        def shifted(ids):
+            x = keras.layers.Embedding(VOCABULARY_SIZE, 16)(ids)
+            return x + ops.pad(x[:, :-1], [(0, 0), (1, 0), (0, 0)])
+
+        for embed in (counted, shifted):
+            ids = keras.Input((None,), dtype="int32")
+            x = kt.layers.DecoderBlock(2, 32)(embed(ids))
+            model = keras.Model(ids, keras.layers.Dense(VOCABULARY_SIZE)(x))
+            with pytest.warns(UserWarning, match="in full"):
+                texts = kt.generate(model, PROMPTS, 6)
+            for prompt, text in zip(PROMPTS, texts, strict=True):
+                assert text[len(prompt) : len(prompt) + 6].tolist() == greedy_by_hand(model, prompt, 6)
+
+    def test_a_layer_that_cannot_take_one_token(self):
+        class NeedsTwo(keras.layers.Layer):
+            def call(self, x):
+                if x.shape[1] == 1:
+                    raise RuntimeError("two are needed")
+                return x
+
+        model = self.stack(NeedsTwo())
+        with pytest.warns(UserWarning, match="two are needed"):
+            texts = kt.generate(model, PROMPTS, 6)
+        assert texts[0, 5:11].tolist() == greedy_by_hand(model, PROMPTS[0], 6)
+
+    def test_a_layer_that_looks_both_ways(self):
+        model = self.stack(keras.layers.Conv1D(16, 3, padding="same"))
+        with pytest.raises(ValueError, match="both ways"):
+            kt.generate(model, PROMPTS, 4)
+
+    @pytest.mark.parametrize("masks", [True, False])
+    def test_an_encoder_decoder_of_other_layers(self, masks):
+        """Sources share a batch only where padding behind them changes nothing."""
+        source = keras.Input((None,), dtype="int32", name="encoder_token_ids")
+        target = keras.Input((None,), dtype="int32", name="decoder_token_ids")
+        table = keras.layers.Embedding(VOCABULARY_SIZE, 16, mask_zero=masks)
+        state = keras.layers.GRU(16)(table(source))
+        x = keras.layers.GRU(16, return_sequences=True)(table(target), initial_state=state)
+        model = keras.Model([source, target], keras.layers.Dense(VOCABULARY_SIZE)(x))
+        sources = ragged((5, 3, 5, 4))
+        with pytest.warns(UserWarning, match="sub-models"):
+            texts = kt.generate(model, sources, 6, start_token_id=1)
+        for row, text in zip(sources, texts, strict=True):
+            assert text.tolist() == greedy_by_hand(model, [1], 6, source=row)
+
+
+class TestSpecialIds:
+    """What stands on padding, and which id it is, changes nothing."""
+
+    @pytest.mark.parametrize(
+        "options", [{"pad_token_id": None}, {"position": "learned", "max_sequence_length": 20}], ids=str
+    )
+    def test_sources_of_any_length(self, options):
+        """Also of as many tokens as there are positions, and where no id is masked; with and without a cache."""
+        model = translator(share_embeddings="all", num_layers=1, **options)
+        sources = ragged((5, 18))
+        texts = [kt.generate(model, sources, 5, stop_token_id=[], cache=cache) for cache in (True, False)]
+        for i, source in enumerate(sources):
+            expected = greedy_by_hand(model, [1], 5, source=source, room=20)
+            assert [text[i].tolist() for text in texts] == [expected, expected]
+
+    def test_a_start_token_that_the_model_masks(self):
+        """A row counts from its first token that is not masked, with and without a cache."""
+        model = kt.models.transformer(VOCABULARY_SIZE, VOCABULARY_SIZE, 1, 2, 16, 32, start_token_id=0)
+        sources = ragged((5, 3))
+        texts = [kt.generate(model, sources, 8, stop_token_id=[], cache=cache) for cache in (True, False)]
+        assert (texts[0] == texts[1]).all()
+        assert texts[0][0].tolist() == greedy_by_hand(model, [0], 8, source=sources[0])
+        gpt, prompt = stacked_gpt(0), np.asarray([[0, 0, 5, 6, 7]])
+        texts = [
+            kt.generate(gpt, prompt, 6, padding_mask=np.ones((1, 5), bool), cache=cache) for cache in (True, False)
+        ]
+        assert (texts[0] == texts[1]).all()
+
+    @pytest.mark.parametrize("pad_token_id", [-1, 50257])
+    @pytest.mark.parametrize("cache", [True, False])
+    def test_a_pad_id_that_is_not_in_the_vocabulary(self, pad_token_id, cache):
+        texts = kt.generate(stacked_gpt(), PROMPTS, 4, pad_token_id=pad_token_id, cache=cache)
+        expected = kt.generate(stacked_gpt(), PROMPTS, 4)
+        for prompt, text, right in zip(PROMPTS, texts, expected, strict=True):
+            end = len(prompt) + 4
+            assert text[:end].tolist() == right[:end].tolist()
+            assert (text[end:] == pad_token_id).all()
+
+    def test_source_and_target_vocabularies_of_different_size(self):
+        model = kt.models.transformer(30, 12, 1, 2, 8, 16, start_token_id=11, share_embeddings="target")
+        kt.generate(model, [[29, 3]], 2)
+        with pytest.raises(ValueError, match="30"):
+            kt.generate(model, [[30, 3]], 2)
+        with pytest.raises(ValueError, match="start_token_id=12"):
+            kt.generate(model, [[3]], 2, start_token_id=12)
+
+
+class Letters:
+    """A tokenizer of the letters a to t."""
+
+    def encode(self, texts):
+        return [[ord(letter) - ord("a") + 3 for letter in text] for text in texts]
+
+    def decode(self, rows):
+        return ["".join(chr(token + ord("a") - 3) for token in row) for row in rows]
+
+
+def test_text_in_text_out():
+    model = stacked_gpt()
+    texts = kt.generate(model, ["abc", "hello"], 4, tokenizer=Letters())
+    ids = kt.generate(model, Letters().encode(["abc", "hello"]), 4)
+    assert texts == Letters().decode([ids[0, :7].tolist(), ids[1].tolist()])
+    result = kt.generate(model, "abc", 4, tokenizer=Letters(), return_dict=True)
+    assert result["texts"] == texts[:1] and result["token_ids"].tolist() == [ids[0, :7].tolist()]
+
+
 class TestBadInput:
     def test_ids_outside_the_vocabulary(self):
         with pytest.raises(ValueError, match=f"{VOCABULARY_SIZE}.*{VOCABULARY_SIZE - 1}"):
@@ -287,14 +406,20 @@ class TestBadInput:
             kt.generate(model, PROMPTS, 4, sampler="magic")
         with pytest.raises(ValueError, match="max_new_tokens"):
             kt.generate(model, PROMPTS, -1)
+        with pytest.raises(ValueError, match="cache='off'"):
+            kt.generate(model, PROMPTS, 4, cache="off")
+        with pytest.raises(ValueError, match="batch_size=0"):
+            kt.generate(model, PROMPTS, 4, batch_size=0)
         with pytest.raises(ValueError, match="padding_mask"):
             kt.generate(model, np.ones((2, 3), "int32"), 4, padding_mask=np.ones((2, 4), bool))
         with pytest.raises(ValueError, match="start_token_id"):
             kt.generate(kt.models.transformer(VOCABULARY_SIZE, 9, 1, 2, 8, 16), PROMPTS, 4)
 
     def test_more_tokens_than_learned_positions(self):
+        model, prompts = stacked_gpt(0, "learned"), ragged((5, 3))
+        assert kt.generate(model, prompts, 60).shape == (2, 65)  # the last token is not read any more
         with pytest.raises(ValueError, match="64"):
-            kt.generate(stacked_gpt(0, "learned"), PROMPTS, 60)
+            kt.generate(model, prompts, 61)
 
     def test_a_model_that_looks_both_ways(self):
         ids = keras.Input((None,), dtype="int32")

@@ -1,0 +1,61 @@
+"""Which way a model is decoded: through a cache where that gives the full forward's logits, else in full."""
+
+import keras
+
+from keras_transformer.generation import anatomy
+from keras_transformer.generation.decoders import CachedDecoder, CachedEncoderDecoder, FullForward
+from keras_transformer.generation.loop import Loop
+from keras_transformer.generation.probe import Probe
+from keras_transformer.ops.cache import LooksBothWays
+
+
+def choose_loop(model, source, target, cache="auto"):
+    """A `Loop` and None, or the loop of the full forward and the reason why there is no cache."""
+    if cache is False:
+        return full_loop(model, source, target), None
+    decoder, reason = _cached_decoder(model, source, target)
+    if reason is None:
+        return Loop(decoder, model, source, target), None
+    if cache is True:
+        raise ValueError(f"The model cannot be decoded through a cache: {reason}.")
+    return full_loop(model, source, target), reason
+
+
+def full_loop(model, source, target):
+    """The loop of the full forward, which asks for no more than a causal model."""
+    full = FullForward(model, source is not None)
+    if isinstance(model, keras.layers.Layer) and anatomy.fixed_length(model) is None:
+        probe = make_probe(full, target)
+        if probe.looks_ahead():
+            raise LooksBothWays(
+                f"The logits of the model {model.name!r} change with the tokens behind them: it looks both ways, so it "
+                "cannot write texts. Decode with a causal model."
+            )
+        full.pads_source = source is None or not probe.sees_source_padding()
+    return Loop(full, model, source, target, anatomy.fixed_length(model))
+
+
+def make_probe(full, target):
+    """A `Probe` of the decoder's model."""
+    ids = anatomy.real_token_ids(full.model) or [0, 1]
+    tolerance = 1e-4 if full.model.compute_dtype == "float32" else 5e-2
+    return Probe(full, ids, target.masked_token_id or 0, tolerance)
+
+
+def _cached_decoder(model, source, target):
+    """A decoder with a cache and None, or None and why it cannot be."""
+    if not isinstance(model, keras.layers.Layer):
+        return None, "it is not a Keras model"
+    if anatomy.fixed_length(model) is not None:
+        return None, f"its input has the fixed length {anatomy.fixed_length(model)}; declare `keras.Input((None,))`"
+    if source is not None and not anatomy.has_sub_models(model):
+        return None, 'its graph has no sub-models called "encoder" and "decoder"'
+    cached = (CachedDecoder if source is None else CachedEncoderDecoder)(model)
+    foreign = anatomy.foreign_layers(model)
+    if not foreign:
+        return cached, None
+    reason = make_probe(FullForward(model, source is not None), target).reason_against_cache(cached)
+    if reason is None:
+        return cached, None
+    names = ", ".join(sorted({f"{layer.name} ({type(layer).__name__})" for layer in foreign}))
+    return None, f"{reason}; not of this library and maybe mixing positions: {names}"
