@@ -26,7 +26,7 @@ from keras import ops
 from sacrebleu import BLEU, CHRF
 
 import keras_transformer as kt
-from translation import Budget, batches, parse_arguments, read_texts
+from translation import batches, compile_model, parse_arguments, read_texts
 
 ROWS = 64  # decoded together, as in `kt.generate`
 
@@ -155,17 +155,13 @@ def main():
     tokenizer = kt.data.train_tokenizer(train.sources + train.targets, args.vocabulary_size)
     train_batches, valid_batches = (batches(pairs, tokenizer, args) for pairs in (train, valid))
     stack = TranslationStack(tokenizer.vocabulary_size, args)
-    stack.compile(
-        optimizer=keras.optimizers.Adam(args.learning_rate, beta_2=0.98, epsilon=1e-9),
-        loss=kt.training.MaskedCrossentropy(args.label_smoothing),
-        weighted_metrics=[kt.training.TokenAccuracy()],
-    )
     stack(train_batches[0][0])
+    compile_model(stack, args)
     print(f"batches: {train_batches.summary()}")
     print(f"KerasHub: {stack.count_params():,} parameters, {tokenizer.vocabulary_size:,} pieces")
 
     steps = math.ceil(args.epochs * len(train_batches)) if args.epochs else None
-    budget = Budget(args.learning_rate, args.warmup_steps, steps, args.minutes and args.minutes * 60)
+    budget = kt.training.Budget(args.learning_rate, args.warmup_steps, steps, args.minutes and args.minutes * 60)
     stack.fit(
         train_batches,
         validation_data=valid_batches,

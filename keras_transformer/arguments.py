@@ -11,6 +11,13 @@ def check_size(**arguments):
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
+def check_id(**arguments):
+    """Refuse anything but integers that an int32 array holds."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not -(2**31) <= value < 2**31:
+            raise ValueError(f"`{name}` must be an integer id. Received: {name}={value!r}")
+
+
 def check_positive_number(**arguments):
     """Refuse anything but finite numbers above 0."""
     for name, value in arguments.items():

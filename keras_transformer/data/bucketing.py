@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_size
+from keras_transformer.arguments import check_id, check_size
 from keras_transformer.data.lengths import assign_buckets, length_buckets
 from keras_transformer.data.padding import RaggedIds, check_in_vocabulary
 
@@ -103,7 +103,11 @@ class BucketedPairs(keras.utils.PyDataset):
                 "`sources` and `targets` must be equally many. "
                 f"Received: {len(sources.lengths)} and {len(targets.lengths)}"
             )
+        special = {"start_token_id": start_token_id, "stop_token_id": stop_token_id, "pad_token_id": pad_token_id}
+        check_id(**special)
         if vocabulary_size is not None:
+            for argument, token_id in special.items():
+                check_in_vocabulary([token_id], np.min(vocabulary_size), argument)
             source_limit, target_limit = np.broadcast_to(vocabulary_size, 2)
             check_in_vocabulary(sources.flat, source_limit, "sources")
             check_in_vocabulary(targets.flat, target_limit, "targets")

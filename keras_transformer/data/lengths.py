@@ -84,7 +84,8 @@ def assign_buckets(lengths, buckets):
     >>> assign_buckets([3, 10, 11], [4, 10]).tolist()
     [0, 1, -1]
     """
-    lengths, buckets = (np.asarray(sizes).reshape(len(sizes), -1) for sizes in (lengths, buckets))
+    buckets = np.asarray(buckets).reshape(len(buckets), -1)
+    lengths = np.asarray(lengths).reshape(len(lengths), buckets.shape[1])
     fits = (lengths[:, None, :] <= buckets).all(axis=-1)
     costs = np.where(fits, buckets.sum(axis=-1), np.inf)
     return np.where(fits.any(axis=1), costs.argmin(axis=1), -1)

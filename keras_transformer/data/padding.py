@@ -9,6 +9,8 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_transformer.arguments import check_id, check_size
+
 
 def check_in_vocabulary(ids, vocabulary_size, name="token_ids"):
     """Raise unless every id is an integer of the vocabulary.
@@ -61,11 +63,13 @@ def pad_batch(ragged, pad_token_id=0, length=None, side="right"):
     """
     if side not in ("right", "left"):
         raise ValueError(f'`side` must be "right" or "left". Received: side={side!r}')
+    check_id(pad_token_id=pad_token_id)
     rows = RaggedIds.from_lists(ragged, "ragged")
     if not len(rows.lengths):
         raise ValueError("`ragged` must hold at least one row. Received an empty batch.")
     longest = int(rows.lengths.max())
     length = max(1, longest) if length is None else length
+    check_size(length=length)
     if longest > length:
         raise ValueError(f"`length` must be at least {longest}, the longest row's. Received: length={length}")
     return rows.pad(length, pad_token_id, side)
@@ -91,6 +95,7 @@ def shift_right(labels, start_token_id, pad_token_id=0, ignore_id=-100):
     >>> shift_right([[0, 8, 2, -100, -100, -100]], start_token_id=2, pad_token_id=1).tolist()
     [[2, 0, 8, 2, 1, 1]]
     """
+    check_id(start_token_id=start_token_id, pad_token_id=pad_token_id)
     try:
         shape = np.shape(labels)
     except ValueError as error:
@@ -101,6 +106,8 @@ def shift_right(labels, start_token_id, pad_token_id=0, ignore_id=-100):
         raise ValueError(
             f"`labels` must not be negative, except for `ignore_id`={ignore_id}. Received the id {labels.min()}."
         )
+    if (labels >= 2**31).any():
+        raise ValueError(f"`labels` must be below 2**31. Received the id {labels.max()}.")
     shifted = np.empty(shape, "int32")
     shifted[..., :1] = start_token_id
     shifted[..., 1:] = labels[..., :-1]
@@ -158,6 +165,8 @@ def _integers(ids, name):
             flat = np.asarray(rows if not rows or np.ndim(rows[0]) == 0 else list(itertools.chain.from_iterable(rows)))
         except (TypeError, ValueError) as error:
             raise ValueError(f"`{name}` must hold integer ids in flat lists. {error}") from error
+    if flat.ndim > 1 and not hasattr(ids, "dtype"):
+        raise ValueError(f"`{name}` must hold integer ids in flat lists. Received nested lists.")
     if flat.size and not np.issubdtype(flat.dtype, np.integer):
         raise ValueError(f"`{name}` must hold integer ids. Received: dtype={flat.dtype}")
     return flat.astype("int64").ravel()

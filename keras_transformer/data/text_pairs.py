@@ -1,5 +1,6 @@
 """Pairs of texts (a source and its target) from TSV files and TensorFlow Datasets, and leak-free splits of them."""
 
+import codecs
 import os
 import re
 from collections import Counter
@@ -103,11 +104,12 @@ def read_pairs(path, columns=(0, 1), header="auto"):
     if header not in (True, False, "auto"):
         raise ValueError(f'`header` must be True, False or "auto". Received: header={header!r}')
     rows, skipped = _read_rows(path)
-    if not rows:
+    widths = Counter(len(row) for row in rows if row != [""])
+    if not widths:
         raise ValueError(f"No row could be read from {path!r} ({_reasons(skipped)}).")
 
     # The first row has most of the say when counts are equal: it is the header or the best-looked-after line.
-    num_columns = Counter(map(len, rows)).most_common(1)[0][0]
+    num_columns = widths.most_common(1)[0][0]
     if max(source_column, target_column) >= num_columns:
         raise ValueError(
             f"`columns`={tuple(columns)} needs at least {max(columns) + 1} tab-separated columns, "
@@ -250,10 +252,13 @@ def _read_rows(path):
     if not data.strip():
         raise ValueError(f"{path!r} is empty.")
     rows, num_broken = [], 0
-    # Lines end at line feeds only: `str.splitlines` would also cut at the rarer separators that texts contain.
-    for line in data.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n"):
+    if b"\0" in data or data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(f"{path!r} is not a text file in UTF-8 but in UTF-16, or none at all: save it as UTF-8.")
+    # Lines end as in Python's text files; `str.splitlines` would also cut at the rarer separators that texts contain.
+    data = data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for line in data.removesuffix(b"\n").split(b"\n"):
         try:
-            rows.append(line.removesuffix(b"\r").decode("utf-8").split("\t"))
+            rows.append(line.decode("utf-8").split("\t"))
         except UnicodeDecodeError:
             num_broken += 1
     return rows, {NOT_UTF8: num_broken, WRONG_COLUMNS: 0, EMPTY_SIDE: 0}

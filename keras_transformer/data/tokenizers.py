@@ -1,5 +1,6 @@
 """A subword (or character) tokenizer trained on the user's own text: a thin layer over the `tokenizers` library."""
 
+import numbers
 import os
 from collections import Counter
 
@@ -158,7 +159,7 @@ def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=
     if level not in _TRAINERS:
         raise ValueError(f"`level` must be one of {sorted(_TRAINERS)}. Received: level={level!r}")
     smallest = len(SPECIAL_TOKENS) + (256 if level == "subword" else 1)
-    if not isinstance(vocabulary_size, int) or vocabulary_size < smallest:
+    if not isinstance(vocabulary_size, numbers.Integral) or vocabulary_size < smallest:
         raise ValueError(
             f"`vocabulary_size` must be an int of at least {smallest} at the level {level!r}. "
             f"Received: vocabulary_size={vocabulary_size!r}"
@@ -166,7 +167,7 @@ def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=
     texts = _check_texts([texts] if isinstance(texts, str) else texts)
     if not any(texts):
         raise ValueError("`texts` holds no text to train on.")
-    return Tokenizer(_TRAINERS[level](texts, vocabulary_size, min_frequency))
+    return Tokenizer(_TRAINERS[level](texts, int(vocabulary_size), min_frequency))
 
 
 def _train_subwords(texts, vocabulary_size, min_frequency):

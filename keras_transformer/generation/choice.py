@@ -1,12 +1,23 @@
 """Which way a model is decoded: through a cache where that gives the full forward's logits, else in full."""
 
 import keras
+from keras import ops
 
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.decoders import CachedDecoder, CachedEncoderDecoder, FullForward
 from keras_transformer.generation.loop import Loop
 from keras_transformer.generation.probe import Probe
 from keras_transformer.ops.cache import LooksBothWays
+
+
+def build(model, token_ids):
+    """Call a model once that has not been called yet, so that its weights exist before anything is compiled."""
+    if not isinstance(model, keras.layers.Layer) or model.built:
+        return
+    if isinstance(model, keras.Sequential):
+        model.build((None, None))  # called, it would remember the length of this text as the only one
+    else:
+        model(ops.convert_to_tensor([token_ids]))
 
 
 def choose_loop(model, source, target, cache="auto"):

@@ -10,6 +10,7 @@ Each decoder offers the same two pure functions of tensors, compiled once per sh
 Letters: B batch, T prompt length, S source length, V vocabulary.
 """
 
+import keras
 from keras import ops
 
 from keras_transformer.models import decoder_from_ids, encoder_from_ids
@@ -27,7 +28,7 @@ class CachedDecoder:
     def start(self, batch, length):
         """Run the prompts: `token_ids` and `positions` (B, T), `last` (B,), the index of each last token."""
         with DecodingScope(None, batch["positions"], length) as scope:
-            logits = self.model(batch["token_ids"])
+            logits = self._forward(batch["token_ids"], {})
         return _at(logits, batch["last"]), {"cache": scope.cache}
 
     def step(self, state, token, position):
@@ -37,7 +38,7 @@ class CachedDecoder:
         return logits[:, -1], {**state, "cache": scope.cache}
 
     def _forward(self, token_ids, state):
-        return self.model(token_ids)
+        return _logits(self.model(token_ids, training=False))
 
     @staticmethod
     def slots_taken(prompt_length, longest_row):
@@ -62,13 +63,14 @@ class CachedEncoderDecoder(CachedDecoder):
         """As `CachedDecoder.start`; `batch` also holds `source_ids` and `source_positions` (B, S)."""
         source_positions = batch["source_positions"]
         with DecodingScope(False, source_positions):
-            state = {"states": self.encoder(batch["source_ids"])}
+            state = {"states": self.encoder(batch["source_ids"], training=False)}
         with DecodingScope(None, batch["positions"], length, encoder_positions=source_positions) as scope:
             logits = self._forward(batch["token_ids"], state)
         return _at(logits, batch["last"]), {**state, "cache": scope.cache}
 
     def _forward(self, token_ids, state):
-        return self.decoder({"decoder_token_ids": token_ids, "encoder_states": state["states"]})
+        inputs = {"decoder_token_ids": token_ids, "encoder_states": state["states"]}
+        return _logits(self.decoder(inputs, training=False))
 
 
 class FullForward:
@@ -103,7 +105,9 @@ class FullForward:
         inputs = state["token_ids"]
         if self.is_encoder_decoder:
             inputs = {"encoder_token_ids": state["source_ids"], "decoder_token_ids": inputs}
-        return _at(ops.convert_to_tensor(self.model(inputs)), state["last"])
+        # Dropout is off for a Keras model whatever its `call` takes for granted; any other callable sees to it itself.
+        options = {"training": False} if isinstance(self.model, keras.layers.Layer) else {}
+        return _at(_logits(self.model(inputs, **options)), state["last"])
 
     @staticmethod
     def slots_taken(prompt_length, longest_row):
@@ -115,6 +119,15 @@ class FullForward:
         """The same state with room for `length` tokens."""
         room = length - state["token_ids"].shape[1]
         return {**state, "token_ids": ops.pad(state["token_ids"], [(0, 0), (0, room)])}
+
+
+def _logits(outputs):
+    """The model's outputs, if they are logits for each token."""
+    outputs = outputs if isinstance(outputs, dict) else ops.convert_to_tensor(outputs)
+    if isinstance(outputs, dict) or len(outputs.shape) != 3:
+        found = f"the keys {sorted(outputs)}" if isinstance(outputs, dict) else f"shape {tuple(outputs.shape)}"
+        raise ValueError(f"The model must return logits of shape (batch, length, vocabulary). Received: {found}")
+    return outputs
 
 
 def _at(logits, index):

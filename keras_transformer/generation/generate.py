@@ -4,8 +4,11 @@ import itertools
 import numbers
 import warnings
 
+import numpy as np
+
+from keras_transformer.arguments import check_id
 from keras_transformer.generation import anatomy
-from keras_transformer.generation.choice import choose_loop, full_loop
+from keras_transformer.generation.choice import build, choose_loop, full_loop
 from keras_transformer.generation.prompts import Prompts, pad_rows
 from keras_transformer.layers import read_card
 from keras_transformer.ops.cache import CannotCache
@@ -73,13 +76,14 @@ def generate(
     """
     _check_arguments(sampler, max_new_tokens, cache, batch_size)
     card, known = read_card(model), _known(model)
-    stop = _as_list(card.get("stop_token_id") if stop_token_id is None else stop_token_id)
-    if pad_token_id is None:
-        pad_token_id = card.get("pad_token_id") or 0
+    stop = _token_ids("stop_token_id", card.get("stop_token_id") if stop_token_id is None else stop_token_id)
+    pad_token_id = card.get("pad_token_id") or 0 if pad_token_id is None else pad_token_id
+    check_id(pad_token_id=pad_token_id)
     if tokenizer is not None:
         inputs = tokenizer.encode([inputs] if isinstance(inputs, str) else list(inputs))
     prompts = Prompts(inputs, padding_mask, (known.source or known.target).masked_token_id)
     prompts.check(known.source or known.target)
+    build(model, prompts.rows[0])
     rows, sources = prompts.rows, None
     if known.source is not None:
         start = _start_token_id(card.get("start_token_id") if start_token_id is None else start_token_id, known.target)
@@ -147,10 +151,12 @@ def _batches(lengths, batch_size, of_equal_length):
             yield group[begin : begin + batch_size]
 
 
-def _as_list(ids):
-    if ids is None:
-        return []
-    return [int(i) for i in ids] if hasattr(ids, "__len__") else [int(ids)]
+def _token_ids(name, ids):
+    """One id or several as a list of ints."""
+    ids = np.atleast_1d(np.asarray([] if ids is None else ids))
+    if ids.ndim > 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+        raise ValueError(f"`{name}` must be an integer token id, or several. Received: {name}={ids.tolist()}")
+    return ids.tolist()
 
 
 def _check_length(target, fixed_length, longest, max_new_tokens):

@@ -7,6 +7,7 @@ doubled, so that a short text never pays for a long one and a long one compiles 
 from call to call (limits, stop ids, weights) is an argument.
 """
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -34,6 +35,8 @@ class Loop:
         self.decoder = decoder
         self.source, self.target = source, target
         self.fixed_length = fixed_length
+        # Only a Keras model can be traced; any other callable may work on NumPy inside.
+        self._while_loop = ops.while_loop if isinstance(model, keras.layers.Layer) else _while_loop
         self._start = compile_function(self._start_function, model)
         self._chunk = compile_function(self._chunk_function, model, donate=(0,))
 
@@ -117,7 +120,7 @@ class Loop:
             return count + 1, loop, tokens
 
         count = ops.zeros((), "int32")
-        count, loop, tokens = ops.while_loop(proceed, body, (count, loop, tokens))
+        count, loop, tokens = self._while_loop(proceed, body, (count, loop, tokens))
         return loop, tokens, count
 
     def _position(self, loop):
@@ -127,6 +130,13 @@ class Loop:
             return loop["position"]
         is_before_text = ops.logical_and(ops.equal(loop["position"], 0), ops.equal(loop["token"], masked))
         return loop["position"] - ops.cast(is_before_text, "int32")
+
+
+def _while_loop(proceed, body, values):
+    """`ops.while_loop` in plain Python."""
+    while proceed(*values):
+        values = body(*values)
+    return values
 
 
 def _greedy(logits):

@@ -124,4 +124,7 @@ def _to_numpy(x):
 def _int_array(x, name):
     if x.size and not np.issubdtype(x.dtype, np.integer):
         raise ValueError(f"`{name}` must hold integer token ids. Received: dtype={x.dtype}")
+    largest = np.iinfo("int32").max
+    if x.size and not -largest <= x.min() <= x.max() <= largest:
+        raise ValueError(f"`{name}` holds the token id {max(x.min(), x.max(), key=abs)}, which no vocabulary has.")
     return x.astype("int32")

@@ -1,6 +1,7 @@
 """Where every attention layer of a model looks."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.ops.capture import ScoresScope
@@ -30,6 +31,8 @@ def attention_scores(model, inputs):
     ```
     """
     # One nested argument may not mix arrays and tensors.
+    if isinstance(inputs, list) and not any(hasattr(x, "shape") for x in inputs):
+        inputs = np.asarray(inputs)  # rows of ids, not one array per input
     inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
     with ScoresScope() as scope:
         model(inputs, training=False)

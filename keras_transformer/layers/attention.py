@@ -112,9 +112,11 @@ class MultiHeadAttention(PolicyLayer):
                 f"Received: dropout={dropout}"
             )
         self.dense_options = DenseOptions(kwargs)
+        activity_regularizer = keras.regularizers.get(kwargs.pop("activity_regularizer", None))
         super().__init__(**kwargs)
         # `position_bias` must reach the float32 scores unrounded; the projections cast what they are given themselves.
         self.autocast = False
+        self.projection_regularizer = activity_regularizer  # as in Keras: of every projection, not of the layer
         self.num_heads = int(num_heads)
         self.key_dim = int(key_dim)
         self.value_dim = int(value_dim or key_dim)
@@ -180,13 +182,13 @@ class MultiHeadAttention(PolicyLayer):
         check_mask(query, query_mask=query_mask)
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
 
-        axes, projected = self._axes, on_tokens(self.query_dense, query)
+        axes, projected = self._axes, self._project(self.query_dense, query)
         keys = find_keys(
             KeySource(
                 layer=self.path,
                 project=lambda: (
-                    axes.fold(on_tokens(self.key_dense, key)),
-                    axes.fold(on_tokens(self.value_dense, value)),
+                    axes.fold(self._project(self.key_dense, key)),
+                    axes.fold(self._project(self.value_dense, value)),
                 ),
                 length=axes.length(value.shape),
                 mask=axes.fold_mask(combine(value_mask, key_mask)),
@@ -219,13 +221,19 @@ class MultiHeadAttention(PolicyLayer):
             alive = ops.cast(query_mask, "bool")
             output = ops.where(ops.expand_dims(alive, (-1, -2)), output, ops.zeros((), output.dtype))
         if self.gate_dense is not None:
-            output = output * on_tokens(self.gate_dense, query)
-        output = on_tokens(self.output_dense, output, feature_axes=2)
+            output = output * self._project(self.gate_dense, query)
+        output = self._project(self.output_dense, output, feature_axes=2)
         if scores is not None:
             scores = unfold.scores(self._without_masked_queries(scores, axes.fold_mask(query_mask)))
         if captured is not None:
             captured.records.append((self, scores))
         return (output, scores) if return_attention_scores else output
+
+    def _project(self, dense, x, feature_axes=1):
+        y = on_tokens(dense, x, feature_axes)
+        if self.projection_regularizer is not None:
+            self.add_loss(self.projection_regularizer(y) / ops.cast(ops.shape(y)[0], y.dtype))
+        return y
 
     def _masks_and_attend(self, query, keys, attention_mask, causal, **options):
         """Attention under one mask made of positions and the mask given; a causal mask alone is left to the kernel."""
@@ -278,5 +286,6 @@ class MultiHeadAttention(PolicyLayer):
             "num_key_value_heads": self.num_key_value_heads,
             "use_gate": self.use_gate,
             "seed": self.seed,
+            "activity_regularizer": keras.regularizers.serialize(self.projection_regularizer),
             **self.dense_options.get_config(),
         }

@@ -8,7 +8,7 @@ Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
 
 import keras
 
-from keras_transformer.layers.block import Block, is_quantized, serialized
+from keras_transformer.layers.block_base import Block, is_quantized, serialized
 from keras_transformer.layers.common import check_mask, register
 from keras_transformer.ops.masks import combine
 
@@ -50,7 +50,7 @@ class EncoderBlock(Block):
     """
 
     def build(self, x_shape):
-        self._self_residual = self._build_attention("self_attention", self.self_attention, x_shape, x_shape)
+        self._self_residual = self._build_attention("self_attention", x_shape, x_shape)
         self._feed_forward_residual = self._build_feed_forward(x_shape)
         self.built = True
 
@@ -116,20 +116,17 @@ class DecoderBlock(Block):
         **kwargs,
     ):
         super().__init__(num_heads, intermediate_dim, dropout, norm_placement, **kwargs)
-        self.cross_attention = cross_attention
-        self._given_cross_attention = cross_attention is not None
+        self.cross_attention, self._given.cross_attention = None, cross_attention
         self._own(cross_attention=cross_attention)
 
     def build(self, x_shape, encoder_output_shape=None):
-        self._self_residual = self._build_attention("self_attention", self.self_attention, x_shape, x_shape)
+        self._self_residual = self._build_attention("self_attention", x_shape, x_shape)
         if encoder_output_shape is not None:
-            if self.cross_attention is None and self.num_heads is None:
+            if self._given.cross_attention is None and self.num_heads is None:
                 raise ValueError(
                     "A block made with `attention` needs `cross_attention` as well to attend to an encoder output."
                 )
-            self._cross_residual = self._build_attention(
-                "cross_attention", self.cross_attention, x_shape, encoder_output_shape
-            )
+            self._cross_residual = self._build_attention("cross_attention", x_shape, encoder_output_shape)
             self.cross_attention.reads_encoder = True  # its keys do not grow with the text
         self._feed_forward_residual = self._build_feed_forward(x_shape)
         self.built = True
@@ -199,6 +196,7 @@ class DecoderBlock(Block):
 
     def get_config(self):
         config = super().get_config()
-        if self._given_cross_attention or is_quantized(self.cross_attention):
-            config["cross_attention"] = serialized(self.cross_attention)
+        cross_attention = self._sublayer("cross_attention")
+        if self._given.cross_attention is not None or is_quantized(cross_attention):
+            config["cross_attention"] = serialized(cross_attention)
         return config

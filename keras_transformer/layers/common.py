@@ -145,8 +145,9 @@ class DenseOptions:
 class PolicyLayer(keras.layers.Layer):
     """A layer whose sublayers may have dtype policies of their own, as they do after `quantize`.
 
-    The config then holds a `DTypePolicyMap` from the sublayer's name to its policy, so that a quantised model is
-    rebuilt as it was saved. Subclasses list their sublayers in `sublayers`.
+    The config then holds a `DTypePolicyMap` from the sublayer's name to its policy, and the configurations that
+    `quantize` was given, so that a quantised model is rebuilt as it was saved. Subclasses list their sublayers in
+    `sublayers`.
     """
 
     def __init__(self, dtype=None, **kwargs):
@@ -155,6 +156,7 @@ class PolicyLayer(keras.layers.Layer):
         if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             self._sublayer_policies = {name: policy[name] for name in policy}
             policy = policy.default_policy
+        self._quantization_configs = _Configs(kwargs.pop("quantization_configs", {}))  # written by `get_config` alone
         super().__init__(dtype=policy, **kwargs)
         self.supports_masking = True
 
@@ -163,9 +165,13 @@ class PolicyLayer(keras.layers.Layer):
         """The sublayers that exist by now."""
         return []
 
-    def sublayer_policy(self, name):
-        """The policy to build the named sublayer with."""
-        return self._sublayer_policies.get(name, self.dtype_policy)
+    def sublayer_options(self, name):
+        """The dtype policy, and where there is one the quantisation, to make the named sublayer with."""
+        options = {"dtype": self._sublayer_policies.get(name, self.dtype_policy)}
+        if name in self._quantization_configs.by_name:
+            config = keras.saving.deserialize_keras_object(self._quantization_configs.by_name[name])
+            options["quantization_config"] = config
+        return options
 
     def get_config(self):
         config = super().get_config()
@@ -173,4 +179,13 @@ class PolicyLayer(keras.layers.Layer):
         if quantized:
             policies = keras.dtype_policies.DTypePolicyMap(self.dtype_policy.name, quantized)
             config["dtype"] = keras.dtype_policies.serialize(policies)
-        return config
+        configs = {x.name: getattr(x, "quantization_config", None) for x in self.sublayers}
+        configs = {name: keras.saving.serialize_keras_object(x) for name, x in configs.items() if x is not None}
+        return {**config, "quantization_configs": configs} if configs else config
+
+
+class _Configs:
+    """A dict that Keras does not take for a part of the model."""
+
+    def __init__(self, by_name):
+        self.by_name = by_name

@@ -63,7 +63,7 @@ class FeedForward(PolicyLayer):
             units,
             use_bias=self.use_bias,
             name=name,
-            dtype=self.sublayer_policy(name),
+            **self.sublayer_options(name),
             **self.dense_options.arguments(name),
         )
 

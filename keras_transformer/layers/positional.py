@@ -122,7 +122,7 @@ class PositionalEmbedding(PolicyLayer):
                 embeddings_regularizer=self.embeddings_regularizer,
                 embeddings_constraint=self.embeddings_constraint,
                 reverse_dtype="float32",
-                dtype=self.sublayer_policy("token_embedding"),
+                **self.sublayer_options("token_embedding"),
                 name="token_embedding",
             )
             self.token_embedding.supports_masking = True  # in reverse: the mask is seen to here
@@ -167,13 +167,13 @@ class PositionalEmbedding(PolicyLayer):
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
     def _embed(self, ids):
-        whole = None
+        if keras.backend.standardize_dtype(ids.dtype) in ("int8", "uint8", "int16", "uint16"):
+            ids = ops.cast(ids, "int32")  # which holds the vocabulary's size
+        # Asked before the others are cast to int32 as well, in which large ids wrap.
+        valid = ops.logical_and(ids >= 0, ids < self.vocabulary_size)
         if keras.backend.is_float_dtype(ids.dtype):  # a Sequential model without Input passes ids as floats
-            whole = ops.equal(ids, ops.floor(ids))
-        tokens = ops.cast(ids, "int32")
-        valid = ops.logical_and(tokens >= 0, tokens < self.vocabulary_size)
-        valid = valid if whole is None else ops.logical_and(valid, whole)
-        x = self.token_embedding(ops.clip(tokens, 0, self.vocabulary_size - 1))
+            valid = ops.logical_and(valid, ops.equal(ids, ops.floor(ids)))
+        x = self.token_embedding(ops.clip(ops.cast(ids, "int32"), 0, self.vocabulary_size - 1))
         # An id outside the table must not read another token's row. The factor carries the scale as well, so that
         # this costs no pass of its own.
         factor = ops.where(valid, self._scale, float("nan"))

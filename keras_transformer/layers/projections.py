@@ -31,7 +31,7 @@ def into_heads(owner, name, features, heads, dim, activation=None):
         bias_axes="nh" if owner.use_bias else None,
         activation=activation,
         name=name,
-        dtype=owner.sublayer_policy(name),
+        **owner.sublayer_options(name),
         **owner.dense_options.arguments(name),
     )
     layer.build((None, features))
@@ -46,7 +46,7 @@ def out_of_heads(owner, name, heads, dim, output_shape):
         output_shape=output_shape,
         bias_axes=features if owner.use_bias else None,
         name=name,
-        dtype=owner.sublayer_policy(name),
+        **owner.sublayer_options(name),
         **owner.dense_options.arguments(name),
     )
     layer.build((None, heads, dim))

@@ -7,8 +7,8 @@ import keras
 
 from keras_transformer.arguments import check_size
 from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding
-from keras_transformer.layers.block import serialized
-from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed
+from keras_transformer.layers.block_base import serialized
+from keras_transformer.layers.common import check_choice, check_token_ids, clone_initializer, derived_seed
 from keras_transformer.layers.normalization import make_norm
 
 # With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
@@ -167,22 +167,34 @@ def _pair(num_layers):
 
 
 def _encoder(num_layers, hidden_dim, block, seed):
-    inputs = x = keras.Input((None, hidden_dim), name="encoder_inputs")
+    inputs = x = _vectors(hidden_dim, block, "encoder_inputs")
     for i in range(num_layers):
         name = f"encoder_block_{i}"
-        x = EncoderBlock(**block, seed=derived_seed(seed, name), name=name)(x)
+        x = EncoderBlock(**_named(block, name), seed=derived_seed(seed, name))(x)
     x = _final_norm(x, block, "encoder_norm")
     return keras.Model(inputs, x, name="encoder")
 
 
 def _decoder(num_layers, hidden_dim, block, seed):
-    inputs = x = keras.Input((None, hidden_dim), name="decoder_inputs")
-    states = keras.Input((None, hidden_dim), name="encoder_states")
+    inputs = x = _vectors(hidden_dim, block, "decoder_inputs")
+    states = _vectors(hidden_dim, block, "encoder_states")
     for i in range(num_layers):
         name = f"decoder_block_{i}"
-        x = DecoderBlock(**block, seed=derived_seed(seed, name), name=name)(x, states)
+        x = DecoderBlock(**_named(block, name), seed=derived_seed(seed, name))(x, states)
     x = _final_norm(x, block, "decoder_norm")
     return keras.Model([inputs, states], x, name="decoder")
+
+
+def _vectors(hidden_dim, block, name):
+    # In the dtype that they come in: a nested model that has to cast its inputs loses their masks.
+    dtype = keras.dtype_policies.get(block["dtype"]).compute_dtype
+    return keras.Input((None, hidden_dim), dtype=dtype, name=name)
+
+
+def _named(block, name):
+    """A block's options, with initializers of its own: equal blocks would learn the same."""
+    initializers = {key: clone_initializer(block[key], name) for key in block if key.endswith("_initializer")}
+    return {**block, **initializers, "name": name}
 
 
 def _final_norm(x, block, name):

@@ -29,6 +29,7 @@ import keras
 from keras import ops
 
 from keras_transformer.ops.masks import NOT_A_TOKEN
+from keras_transformer.ops.symbolic import in_symbolic_call
 
 _stack = threading.local()
 
@@ -36,7 +37,7 @@ _stack = threading.local()
 def current_scope():
     """The innermost open `DecodingScope`, or None."""
     scopes = getattr(_stack, "scopes", None)
-    return scopes[-1] if scopes else None
+    return scopes[-1] if scopes and not in_symbolic_call() else None
 
 
 class CannotCache(ValueError):

@@ -2,6 +2,8 @@
 
 import threading
 
+from keras_transformer.ops.symbolic import in_symbolic_call
+
 _stack = threading.local()
 
 
@@ -27,4 +29,4 @@ class ScoresScope:
 def current_scores_scope():
     """The innermost open `ScoresScope`, or None."""
     scopes = getattr(_stack, "scopes", None)
-    return scopes[-1] if scopes else None
+    return scopes[-1] if scopes and not in_symbolic_call() else None

@@ -73,8 +73,17 @@ class _Probe:
         self.encoder_decoder = anatomy.is_encoder_decoder(model)
         self.pad = anatomy.masked_token_id(model)
         self.num_positions = anatomy.max_sequence_length(model) or np.inf
-        self.inputs = self._random_ids() if inputs is None else inputs
+        self.inputs = self._random_ids() if inputs is None else self._named(inputs)
         self.outputs = self._call(self.inputs)
+
+    def _named(self, inputs):
+        """A list of arrays, one for each input, as a dict by name; anything else as it is."""
+        if not isinstance(inputs, (list, tuple)):
+            return inputs
+        names = anatomy.input_names(self.model)
+        if len(names) != len(inputs):
+            raise ValueError(f"`inputs` must be an array, or one array for each of {names}. Received: {len(inputs)}")
+        return dict(zip(names, inputs, strict=True)) if len(names) > 1 else inputs[0]
 
     def _random_ids(self):
         real = anatomy.real_token_ids(self.model)
@@ -89,8 +98,15 @@ class _Probe:
         names = anatomy.input_names(self.model)
         return {name: ids() for name in names} if len(names) > 1 else ids()
 
-    def _call(self, inputs):
-        return _arrays(self.model(_tensors(inputs), training=False))
+    def _call(self, inputs, model=None):
+        model = self.model if model is None else model
+        return _arrays(model(_tensors(self._as_taken(inputs)), training=False))
+
+    def _as_taken(self, inputs):
+        """The inputs as the model takes them: in the order of its inputs, whose names Keras may have made up."""
+        if isinstance(inputs, dict) and isinstance(getattr(self.model, "input", None), (list, tuple)):
+            return [inputs[name] for name in anatomy.input_names(self.model)]
+        return inputs
 
     def _require(self, name, outputs, expected, hint=""):
         error = 0.0
@@ -116,11 +132,16 @@ class _Probe:
         if width < 1:
             return "all learned positions are taken"
         error = 0.0
-        for name in self._names():
-            padded = self._changed(name, lambda ids: np.pad(ids, [(0, 0), (0, width)], constant_values=self.pad))
+        # Sources and targets are of lengths of their own; the inputs of any other model belong together.
+        for names in [[name] for name in self._names()] if self.encoder_decoder else [self._names()]:
+            padded = self.inputs
+            for name in names:
+                padded = self._changed(
+                    name, lambda ids: np.pad(ids, [(0, 0), (0, width)], constant_values=self.pad), padded
+                )
             lengths = [output.shape[1] if output.ndim > 2 else None for output in self.outputs]
             outputs = [x if n is None else x[:, :n] for x, n in zip(self._call(padded), lengths, strict=True)]
-            hint = where_the_mask_ends(self.model, padded)
+            hint = where_the_mask_ends(self.model, self._as_taken(padded))
             error = max(error, self._require("padding", outputs, self.outputs, hint))
         return error
 
@@ -148,7 +169,7 @@ class _Probe:
 
     def compiled(self):
         """`predict` gives what a plain call gives."""
-        outputs = _arrays(self.model.predict(self.inputs, verbose=0))
+        outputs = _arrays(self.model.predict(self._as_taken(self.inputs), verbose=0))
         return self._require("compiled", outputs, self.outputs)
 
     def saved(self):
@@ -157,7 +178,7 @@ class _Probe:
             path = os.path.join(folder, "model.keras")
             self.model.save(path)
             loaded = keras.models.load_model(path)
-        outputs = _arrays(loaded(_tensors(self.inputs), training=False))
+        outputs = self._call(self.inputs, loaded)
         return self._require("saved", outputs, self.outputs)
 
     def cache(self):
@@ -222,10 +243,11 @@ class _Probe:
     def _names(self):
         return list(self.inputs) if isinstance(self.inputs, dict) else [None]
 
-    def _changed(self, name, change):
+    def _changed(self, name, change, inputs=None):
+        inputs = self.inputs if inputs is None else inputs
         if name is None:
-            return change(np.asarray(self.inputs))
-        return {**self.inputs, name: change(np.asarray(self.inputs[name]))}
+            return change(np.asarray(inputs))
+        return {**inputs, name: change(np.asarray(inputs[name]))}
 
 
 def _tensors(inputs):

@@ -106,6 +106,8 @@ class StopOnInterrupt(keras.callbacks.Callback):
         self._handler_before = None
 
     def on_train_begin(self, logs=None):
+        self.on_train_end()  # a `fit` that ended by an error has not called it
+        self.interrupted = False
         if threading.current_thread() is threading.main_thread():
             self._handler_before = signal.signal(signal.SIGINT, self._stop)
 

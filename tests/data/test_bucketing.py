@@ -210,6 +210,9 @@ def test_special_ids_are_free():
         ([[5]], [[5]], {"buckets": [(3, 0)]}, "buckets=0"),
         ([[5]], [[5]], {"max_length": (1, 2, 3)}, "max_length"),
         ([[5]], [[5]], {"overlong": "keep"}, "overlong='keep'"),
+        ([[5]], [[5]], {"vocabulary_size": 10, "start_token_id": 99}, r"`start_token_id`.*\[0, 10\).*99"),
+        ([[5]], [[5]], {"vocabulary_size": 10, "stop_token_id": -1}, r"`stop_token_id`.*-1"),
+        ([[5]], [[5]], {"pad_token_id": 2**32}, f"pad_token_id={2**32}"),
     ],
 )
 def test_refusals(sources, targets, options, message):

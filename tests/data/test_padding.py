@@ -54,7 +54,11 @@ def test_pad_batch_of_empty_rows_keeps_one_column():
         ([1, 2], {}, "list of id lists"),
         ([[1], 2], {}, "`ragged`"),
         ([[[1, 2]], [[3, 4]]], {}, "nested"),
+        ([[[1]]], {}, "nested"),
         ([[1]], {"side": "top"}, "side='top'"),
+        ([[1]], {"pad_token_id": 1.5}, "pad_token_id=1.5"),
+        ([[1]], {"pad_token_id": None}, "pad_token_id=None"),
+        ([[1]], {"length": 2.5}, "length=2.5"),
     ],
 )
 def test_pad_batch_refuses(ragged, options, message):
@@ -94,7 +98,10 @@ def test_shift_right_agrees_with_a_loop():
     assert shift_right(np.zeros((2, 0), int), 9).shape == (2, 0)
 
 
-@pytest.mark.parametrize("labels, message", [([[1, -5]], "id -5"), ([[1.5]], "integer"), ([[1], [2, 3]], "`labels`")])
+@pytest.mark.parametrize(
+    "labels, message",
+    [([[1, -5]], "id -5"), ([[1.5]], "integer"), ([[1], [2, 3]], "`labels`"), ([[2**32]], f"id {2**32}")],
+)
 def test_shift_right_refuses(labels, message):
     with pytest.raises(ValueError, match=message):
         shift_right(labels, 2, 1)

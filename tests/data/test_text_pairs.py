@@ -31,6 +31,19 @@ def test_good_and_broken_rows(write):
     )
 
 
+def test_lines_may_end_in_three_ways_and_blank_ones_do_not_count_as_columns(write):
+    pairs = [("a", "b"), ("c", "d")]
+    for text in ("a\tb\nc\td\n", "a\tb\r\nc\td\r\n", "a\tb\rc\td\r", "a\tb\n\n\nc\td\n\n\n"):
+        assert read_pairs(write(text)) == pairs
+
+
+def test_utf_16_is_refused(write):
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        data = "a\tb\nc\td\n".encode(encoding)
+        with pytest.raises(ValueError, match="UTF-8"):
+            read_pairs(write(data))
+
+
 def test_a_clean_file_says_so_briefly(write):
     path = write("Go.\tVa !")
     assert read_pairs(str(path)).summary() == f"{path}: 1 pair"

@@ -97,13 +97,13 @@ def test_evaluation_needs_only_a_test_file(trained, capsys, tmp_path):
 
 
 def test_ctrl_c_saves_what_there_is(monkeypatch, capsys, tmp_path):
-    class InterruptedBudget(translation.Budget):
+    class InterruptedBudget(translation.kt.training.Budget):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
             if self.step == 3:
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(translation, "Budget", InterruptedBudget)
+    monkeypatch.setattr(translation.kt.training, "Budget", InterruptedBudget)
     tsv = write_tsv(tmp_path / "train.tsv")
     output = tmp_path / "outputs"
     call("--tsv", tsv, "--output", output, "--minutes", 60, *TINY)
@@ -169,7 +169,7 @@ def test_defaults_follow_the_text_and_the_budget():
     args = translation.parse_arguments([])
     assert (args.hidden_dim, args.vocabulary_size) == (128, 500) and args.epochs and args.minutes
     args = translation.parse_arguments(["--tsv", "a.tsv", "--heads", "8", "--output", "there"])
-    assert (args.hidden_dim, args.heads, args.epochs, args.minutes) == (256, 8, None, 20.0)
+    assert (args.hidden_dim, args.heads, args.epochs, args.minutes) == (192, 8, None, 20.0)
     assert args.model == Path("there/translator.keras")
     args = translation.parse_arguments(["--epochs", "0.5"])
     assert (args.epochs, args.minutes) == (0.5, None)

@@ -360,6 +360,57 @@ class TestSpecialIds:
             kt.generate(model, [[3]], 2, start_token_id=12)
 
 
+class Unbuilt(keras.Model):
+    """A subclassed model whose `call` takes training for granted; `built` says whether to call it first."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 16, pad_token_id=None)
+        self.block = kt.layers.DecoderBlock(2, 32, dropout=0.5)
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, token_ids, training=True):
+        x = self.block(self.table(token_ids), training=training)
+        return self.table(self.dropout(x, training=training), reverse=True)
+
+
+class TestModelsAsTheyCome:
+    def test_a_model_that_was_never_called(self):
+        """Its weights are made before anything is compiled; dropout is off whatever its `call` takes for granted."""
+        model = Unbuilt()
+        texts = kt.generate(model, PROMPTS[:1], 6, cache=True)
+        expected = greedy_by_hand(lambda ids: model(ids, training=False), PROMPTS[0], 6)
+        assert texts[0, 5:].tolist() == expected
+
+    def test_a_sequential_model_without_input_still_trains(self):
+        table = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 16, pad_token_id=None)
+        model = keras.Sequential([table, kt.layers.DecoderBlock(2, 32), keras.layers.Dense(VOCABULARY_SIZE)])
+        texts = kt.generate(model, PROMPTS, 4)
+        assert texts[0, 5:9].tolist() == greedy_by_hand(model, PROMPTS[0], 4)
+        model.compile("sgd", kt.training.MaskedCrossentropy())
+        model.fit(np.ones((2, 4), "int32"), np.ones((2, 4), "int32"), verbose=0)
+
+    def test_any_callable(self):
+        """It may work on NumPy, and is called once for each token."""
+        calls = []
+
+        def successor(ids):
+            calls.append(1)
+            return np.eye(10, dtype="float32")[(ops.convert_to_numpy(ids) + 1) % 10]
+
+        with pytest.warns(UserWarning, match="not a Keras model"):
+            assert kt.generate(successor, [[1, 2]], 5, stop_token_id=5).tolist() == [[1, 2, 3, 4, 5]]
+        assert len(calls) == 3
+
+    @pytest.mark.parametrize("outputs", [lambda x: {"a": x}, lambda x: x[:, 0]])
+    def test_outputs_that_are_no_logits(self, outputs):
+        ids = keras.Input((None,), dtype="int32")
+        x = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 16, pad_token_id=None)(ids)
+        model = keras.Model(ids, outputs(kt.layers.DecoderBlock(2, 32)(x)))
+        with pytest.raises(ValueError, match="logits of shape"):
+            kt.generate(model, PROMPTS, 2)
+
+
 class Letters:
     """A tokenizer of the letters a to t."""
 
@@ -383,6 +434,8 @@ class TestBadInput:
     def test_ids_outside_the_vocabulary(self):
         with pytest.raises(ValueError, match=f"{VOCABULARY_SIZE}.*{VOCABULARY_SIZE - 1}"):
             kt.generate(stacked_gpt(), [[5, VOCABULARY_SIZE]], 4)
+        with pytest.raises(ValueError, match=str(2**32 + 5)):
+            kt.generate(stacked_gpt(), [[2**32 + 5, 6]], 4)
         with pytest.raises(ValueError, match="-1"):
             kt.generate(stacked_gpt(), [[5, -1]], 4)
 
@@ -406,6 +459,10 @@ class TestBadInput:
             kt.generate(model, PROMPTS, 4, sampler="magic")
         with pytest.raises(ValueError, match="max_new_tokens"):
             kt.generate(model, PROMPTS, -1)
+        for argument, value in (("stop_token_id", 5.5), ("stop_token_id", [[5]]), ("pad_token_id", 2.5)):
+            with pytest.raises(ValueError, match=argument):
+                kt.generate(model, PROMPTS, 4, **{argument: value})
+        assert kt.generate(model, PROMPTS, 4, stop_token_id=np.array(5)).shape[0] == 4
         with pytest.raises(ValueError, match="cache='off'"):
             kt.generate(model, PROMPTS, 4, cache="off")
         with pytest.raises(ValueError, match="batch_size=0"):

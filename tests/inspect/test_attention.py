@@ -48,3 +48,19 @@ def test_a_model_without_attention_is_refused():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="no attention layer"):
         kt.inspect.attention_scores(model, np.zeros((1, 3), "float32"))
+
+
+def test_a_model_that_was_never_called():
+    """Keras first runs it without values, to build it; that leaves no scores behind. Rows of ids may be plain lists."""
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding = kt.layers.PositionalEmbedding(20, 8)
+            self.block = kt.layers.DecoderBlock(2, 16)
+
+        def call(self, ids):
+            return self.block(self.embedding(ids))
+
+    scores = kt.inspect.attention_scores(Model(), [[3, 4, 5], [6, 7, 8]])
+    assert [x.shape for x in scores.values()] == [(2, 2, 3, 3)]

@@ -111,6 +111,27 @@ def test_a_growing_cache_and_a_pad_inside_the_text():
     np.testing.assert_allclose(outputs[:, [0, 2, 3]], expected[:, [0, 2, 3]], atol=1e-5)
 
 
+def test_a_model_that_was_never_called():
+    """Keras first runs a subclassed model without values, to build it; that leaves nothing in the cache."""
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding = kt.layers.PositionalEmbedding(table.VOCABULARY_SIZE, 16, pad_token_id=None)
+            self.block = kt.layers.DecoderBlock(2, 32)
+
+        def call(self, ids):
+            return self.block(self.embedding(ids))
+
+    model, ids, positions = Model(), keras.ops.convert_to_tensor([[3, 4, 5]]), keras.ops.arange(3)[None]
+    with kt.ops.DecodingScope(None, positions[:, :2], length=3) as scope:
+        model(ids[:, :2])
+    with kt.ops.DecodingScope(scope.cache, positions[:, 2:]) as scope:
+        step = model(ids[:, 2:])
+    assert list(scope.cache["layers"]) == ["0"]
+    np.testing.assert_allclose(numpy(step)[:, 0], numpy(model(ids))[:, 2], atol=1e-5)
+
+
 def test_scores_while_decoding():
     """A scores scope sees the probabilities over all slots."""
     family = next(family for family in CAUSAL if family.name == "gpt")

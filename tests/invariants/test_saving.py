@@ -193,3 +193,32 @@ def test_single_layers_in_models(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     for output, value in zip(run(lambda *inputs: loaded(inputs), *inputs), expected, strict=True):
         np.testing.assert_allclose(output, value, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["attention", "feed_forward", "embedding", "block"])
+@pytest.mark.parametrize("quantisation", ["weights only", "int4"])
+def test_how_a_layer_was_quantised_is_saved(kind, quantisation, tmp_path):
+    """Also what `quantize` was told by a configuration, and the order of the weights."""
+    if kind == "embedding":
+        ids = keras.Input((None,), dtype="int32")
+        embedding = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 32)
+        model = keras.Model(ids, embedding(embedding(ids), reverse=True))
+        inputs = np.arange(6).reshape(1, 6)
+    else:
+        layer = {
+            "attention": lambda: kt.layers.MultiHeadAttention(2, 16),
+            "feed_forward": lambda: kt.layers.FeedForward(32),
+            "block": lambda: kt.layers.EncoderBlock(2, 32),
+        }[kind]()
+        x = keras.Input((None, 32))
+        model = keras.Model(x, layer(x))
+        inputs = vectors(2, 4, 32)
+    if quantisation == "int4":
+        model.quantize("int4")
+    else:
+        model.quantize(config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None))
+    expected = predict(model, inputs)
+    model.save(tmp_path / "quantised.keras")
+    loaded = keras.models.load_model(tmp_path / "quantised.keras")
+    np.testing.assert_allclose(predict(loaded, inputs), expected, atol=1e-6)
+    assert [x.path for x in loaded.weights] == [x.path for x in model.weights]

@@ -242,3 +242,15 @@ def test_grouped_heads_equal_full_heads_with_repeated_kernels(num_key_value_head
         np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
         for output in without_scores:
             np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_activity_regularizer():
+    """It is one of the projections, in both."""
+    ours, theirs = pair((B, T, D), (B, S, D), activity_regularizer="l2")
+    x, memory = vectors(B, T, D), vectors(B, S, D, seed=1)
+    ours(x, memory)
+    theirs(x, memory)
+    np.testing.assert_allclose(*([float(loss) for loss in layer.losses] for layer in (ours, theirs)), rtol=1e-5)
+    again = kt.layers.MultiHeadAttention.from_config(ours.get_config())
+    again(x, memory)
+    assert len(again.losses) == 4

@@ -354,3 +354,23 @@ def test_learned_positions_past_the_table_in_compiled_code_with_a_mask():
     with pytest.raises(ValueError, match=r"10.*8"):
         Later().predict(ids, verbose=0)
     assert Later().predict(ids[:, :4], verbose=0).shape == (1, 4, 8)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64"])
+def test_ids_of_any_integer_type(dtype):
+    layer = kt.layers.PositionalEmbedding(1000, 8)
+    ids = np.asarray([[5, 100, 7]])
+    np.testing.assert_array_equal(run(layer, ids.astype(dtype)), run(layer, ids))
+
+
+def test_ids_that_wrap_in_int32_are_not_another_token():
+    layer = kt.layers.PositionalEmbedding(30, 8)
+    ids = np.asarray([[5, 2**32 + 5]])
+    if numpy(keras.ops.convert_to_tensor(ids)).max() == 5:  # JAX cuts them to int32 before any layer sees them
+        return
+    with pytest.raises(ValueError, match=str(2**32 + 5)):
+        layer(ids)
+    inputs = keras.Input((None,), dtype="int64")
+    model = keras.Model(inputs, layer(inputs))
+    if keras.backend.backend() == "tensorflow":  # compiled, nothing can be raised
+        assert np.isnan(model.predict(ids, verbose=0)[0]).all(axis=-1).tolist() == [False, True]

@@ -202,6 +202,16 @@ def test_refused_arguments(options, words):
     assert all(word in str(error.value) for word in words), error.value
 
 
+def test_a_seeded_initializer_gives_every_block_its_own_kernels():
+    initializer = keras.initializers.RandomNormal(seed=1)
+    model = small(num_layers=2, kernel_initializer=initializer)
+    kernels = [numpy(weight) for weight in model.weights if weight.path.endswith("query/kernel")]
+    assert len(kernels) == 6
+    assert len({kernel.tobytes() for kernel in kernels}) == 6
+    again = small(num_layers=2, kernel_initializer=initializer)
+    assert numpy(again.weights[-1]).tobytes() == numpy(model.weights[-1]).tobytes()
+
+
 def test_seeded_blocks_do_not_drop_the_same_places():
     model = small(num_layers=2, dropout=0.5, seed=1)
     first, second = (

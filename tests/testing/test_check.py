@@ -123,3 +123,16 @@ def test_a_model_that_shows_no_embedding_needs_inputs():
     inputs = keras.Input((None, 8))
     with pytest.raises(ValueError, match="`inputs` is needed"):
         kt.testing.check(keras.Model(inputs, kt.layers.EncoderBlock(2, 16)(inputs)))
+
+
+def test_two_inputs_of_any_name_and_lists_of_arrays():
+    tokens, kinds = (keras.Input((None,), dtype="int32") for _ in range(2))
+    x = kt.layers.PositionalEmbedding(30, 16)(tokens) + keras.layers.Embedding(30, 16)(kinds)
+    model = keras.Model([tokens, kinds], kt.layers.EncoderBlock(2, 32)(x))
+    arrays = [np.random.default_rng(i).integers(1, 30, (3, 6)) for i in range(2)]
+    for inputs in (None, arrays):
+        with pytest.raises(ValueError, match="`padding`"):  # `+` loses the mask
+            kt.testing.check(model, inputs)
+    x = keras.layers.Add()([kt.layers.PositionalEmbedding(30, 16)(tokens), keras.layers.Embedding(30, 16)(kinds)])
+    report = kt.testing.check(keras.Model([tokens, kinds], kt.layers.DecoderBlock(2, 32)(x)), arrays)
+    assert isinstance(report["future"], float) and "more than one input" in report["cache"]

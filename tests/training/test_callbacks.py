@@ -138,3 +138,15 @@ def test_without_interrupt_nothing_happens():
     stop = StopOnInterrupt()
     fit(falling_model(), stop, epochs=1)
     assert not stop.interrupted and signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_fit_that_ends_by_an_error_does_not_keep_ctrl_c(capsys):
+    def press_and_fail(batch):
+        signal.raise_signal(signal.SIGINT)
+        raise RuntimeError
+
+    before, stop = signal.getsignal(signal.SIGINT), StopOnInterrupt()
+    with pytest.raises(RuntimeError):
+        fit(falling_model(), stop, at_batch_end(press_and_fail))
+    fit(falling_model(), stop, epochs=1)
+    assert not stop.interrupted and signal.getsignal(signal.SIGINT) is before

@@ -1,6 +1,7 @@
 """What encoder and decoder blocks share: sublayers from instances or from numbers, residuals, configuration."""
 
 import weakref
+from types import SimpleNamespace
 
 import keras
 
@@ -67,9 +68,10 @@ class Block(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.feed_forward_dropout = feed_forward_dropout
         self.seed = plain_int(seed)
-        # What is not given as a layer is made in build, where the feature dim is known.
-        self.self_attention = attention
-        self.feed_forward = feed_forward
+        # Sublayers are made in build, where the feature dim is known. Those given wait until then as well, where Keras
+        # does not see them: it lists weights in the order in which layers are set, however these came.
+        self._given = SimpleNamespace(self_attention=attention, feed_forward=feed_forward, cross_attention=None)
+        self.self_attention = self.feed_forward = None
         self._own(attention=attention, feed_forward=feed_forward)
 
     def _own(self, **sublayers):
@@ -133,21 +135,21 @@ class Block(keras.layers.Layer):
             **self.dense_options.arguments(name),
         )
 
-    def _build_attention(self, name, attention, x_shape, memory_shape):
+    def _build_attention(self, name, x_shape, memory_shape):
         """The attention layer and the residual around it, both built."""
         if len(x_shape) != 3 or x_shape[-1] is None:
             raise ValueError(
                 f"{self.name} expects x of shape (batch, length, features) with known features. "
                 f"Received: x.shape={tuple(x_shape)}"
             )
-        attention = attention or self._make_attention(x_shape[-1], name)
+        attention = getattr(self._given, name) or self._make_attention(x_shape[-1], name)
         setattr(self, name, attention)
         if not attention.built:
             attention.build(x_shape, memory_shape)
         return self._build_residual(name, x_shape)
 
     def _build_feed_forward(self, x_shape):
-        self.feed_forward = self.feed_forward or self._make_feed_forward()
+        self.feed_forward = self._given.feed_forward or self._make_feed_forward()
         if not self.feed_forward.built:
             self.feed_forward.build(x_shape)
         return self._build_residual("feed_forward", x_shape)
@@ -208,11 +210,16 @@ class Block(keras.layers.Layer):
             **self.dense_options.get_config(),
         }
         # A layer is saved where one was given, and where quantisation made one that the numbers cannot describe.
-        if self.num_heads is None or is_quantized(self.self_attention):
-            config |= {"num_heads": None, "attention": serialized(self.self_attention)}
-        if self.intermediate_dim is None or is_quantized(self.feed_forward):
-            config |= {"intermediate_dim": None, "feed_forward": serialized(self.feed_forward)}
+        attention, feed_forward = self._sublayer("self_attention"), self._sublayer("feed_forward")
+        if self.num_heads is None or is_quantized(attention):
+            config |= {"num_heads": None, "attention": serialized(attention)}
+        if self.intermediate_dim is None or is_quantized(feed_forward):
+            config |= {"intermediate_dim": None, "feed_forward": serialized(feed_forward)}
         return config
+
+    def _sublayer(self, name):
+        """The sublayer, before build the one given, or None."""
+        return getattr(self, name) or getattr(self._given, name)
 
     @classmethod
     def from_config(cls, config):
