@@ -11,6 +11,13 @@ def check_size(**arguments):
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
+def check_count(least, **arguments):
+    """Refuse anything but integers of at least so much."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+            raise ValueError(f"`{name}` must be an integer of {least} or more. Received: {name}={value!r}")
+
+
 def check_id(**arguments):
     """Refuse anything but integers that an int32 array holds."""
     for name, value in arguments.items():

@@ -5,35 +5,35 @@ from keras import ops
 
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.decoders import CachedDecoder, CachedEncoderDecoder, FullForward
-from keras_transformer.generation.loop import Loop
 from keras_transformer.generation.probe import Probe
 from keras_transformer.ops.cache import LooksBothWays
 
 
 def build(model, token_ids):
-    """Call a model once that has not been called yet, so that its weights exist before anything is compiled."""
+    """Make the weights of a model that was never called, before anything is compiled; whether it was so."""
     if not isinstance(model, keras.layers.Layer) or model.built:
-        return
+        return False
     if isinstance(model, keras.Sequential):
         model.build((None, None))  # called, it would remember the length of this text as the only one
     else:
         model(ops.convert_to_tensor([token_ids]))
+    return True
 
 
-def choose_loop(model, source, target, cache="auto"):
-    """A `Loop` and None, or the loop of the full forward and the reason why there is no cache."""
+def choose_decoder(model, source, target, cache="auto"):
+    """A decoder and None, or the full forward and the reason why there is no cache."""
     if cache is False:
-        return full_loop(model, source, target), None
+        return full_decoder(model, source, target), None
     decoder, reason = _cached_decoder(model, source, target)
     if reason is None:
-        return Loop(decoder, model, source, target), None
+        return decoder, None
     if cache is True:
         raise ValueError(f"The model cannot be decoded through a cache: {reason}.")
-    return full_loop(model, source, target), reason
+    return full_decoder(model, source, target), reason
 
 
-def full_loop(model, source, target):
-    """The loop of the full forward, which asks for no more than a causal model."""
+def full_decoder(model, source, target):
+    """The full forward, which asks for no more than a causal model."""
     full = FullForward(model, source is not None)
     if isinstance(model, keras.layers.Layer) and anatomy.fixed_length(model) is None:
         probe = make_probe(full, target)
@@ -43,7 +43,7 @@ def full_loop(model, source, target):
                 "cannot write texts. Decode with a causal model."
             )
         full.pads_source = source is None or not probe.sees_source_padding()
-    return Loop(full, model, source, target, anatomy.fixed_length(model))
+    return full
 
 
 def make_probe(full, target):

@@ -50,6 +50,15 @@ class CachedDecoder:
         """The same state with room for `length` tokens."""
         return {**state, "cache": extend_cache(state["cache"], length)}
 
+    @staticmethod
+    def move(state, rows):
+        """The state with the rows in another order; what came from the prompt is the same in all rows that swap."""
+        layers = {
+            slot: entry if "encoder_key" in entry else {name: ops.take(x, rows, axis=0) for name, x in entry.items()}
+            for slot, entry in state["cache"]["layers"].items()
+        }
+        return {**state, "cache": {**state["cache"], "layers": layers}}
+
 
 class CachedEncoderDecoder(CachedDecoder):
     """An encoder-decoder whose graph has the sub-models `encoder` and `decoder`: the encoder runs once."""
@@ -119,6 +128,11 @@ class FullForward:
         """The same state with room for `length` tokens."""
         room = length - state["token_ids"].shape[1]
         return {**state, "token_ids": ops.pad(state["token_ids"], [(0, 0), (0, room)])}
+
+    @staticmethod
+    def move(state, rows):
+        """The state with the rows in another order."""
+        return {**state, "token_ids": ops.take(state["token_ids"], rows, axis=0)}
 
 
 def _logits(outputs):

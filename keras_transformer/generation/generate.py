@@ -6,14 +6,15 @@ import warnings
 
 import numpy as np
 
-from keras_transformer.arguments import check_id
+from keras_transformer.arguments import check_count, check_id
 from keras_transformer.generation import anatomy
-from keras_transformer.generation.choice import build, choose_loop, full_loop
+from keras_transformer.generation.beam import BeamLoop
+from keras_transformer.generation.choice import build, choose_decoder, full_decoder
+from keras_transformer.generation.loop import Loop, Result
+from keras_transformer.generation.options import Options
 from keras_transformer.generation.prompts import Prompts, pad_rows
 from keras_transformer.layers import read_card
 from keras_transformer.ops.cache import CannotCache
-
-SAMPLERS = ("greedy",)
 
 
 def generate(
@@ -29,7 +30,7 @@ def generate(
     cache="auto",
     batch_size=64,
     return_dict=False,
-    seed=None,
+    **options,
 ):
     """Continue texts, or answer sources, with any causal Keras model.
 
@@ -46,7 +47,8 @@ def generate(
         inputs: list of ragged id lists, one id list, or an int array (B, T); with `tokenizer`, a string or a list of
             strings.
         max_new_tokens: the most tokens to add to a row.
-        sampler: `"greedy"`: always the most probable token.
+        sampler: `"greedy"`, always the most probable token, `"sample"` or `"beam"`; an option of one of these two asks
+            for it as well.
         stop_token_id: int or list of ints that end a row when they are generated; in the prompt they mean nothing.
             None: what the model's card says; []: no token ends a row.
         start_token_id: the first decoder token of an encoder-decoder; None: what the model's card says.
@@ -57,9 +59,36 @@ def generate(
             strings go in and come out.
         cache: `"auto"`, True insists on the cache (a `ValueError` says why it cannot be), False forbids it.
         batch_size: rows decoded together; longer lists are sorted by length and cut.
-        return_dict: return a dict with `token_ids` and `lengths`, the number of new tokens of each row, its stop
-            token included; with `tokenizer` also `texts`.
-        seed: of samplers that draw; `"greedy"` draws nothing.
+        return_dict: return a dict with `token_ids`, `lengths` (the number of new tokens of each row, its stop token
+            included), `log_probs` (for each row an array with the model's log-probability of each new token; not of
+            beams), `scores` (of beams) and `texts` (with `tokenizer`).
+        **options: of the samplers, spelled as in `transformers`. Numbers may change from call to call without
+            compiling anything; which options are used may not.
+
+    Options of sampling, applied in this order:
+        temperature: above 0; the logits are divided by it.
+        top_k: only the so many most probable tokens.
+        top_p: only the most probable tokens, as long as the mass before a token is below this.
+        min_p: only tokens of at least this share of the probability of the most probable one.
+        typical_p: only the tokens whose surprise is nearest to the expected one, up to this mass.
+        seed: int; the same seed draws the same texts, whatever the batches. None: others at every call.
+        num_return_sequences: results for each row, which share its prefill and lie next to each other.
+
+    Options of beam search:
+        num_beams: 4 by default.
+        length_penalty: the score is the sum of log-probabilities over the length to the power of this; 1 by default.
+        early_stopping: True: stop when there are `num_beams` finished texts; False: when no running one can beat them
+            at its present length; "never": when none can at any length.
+        num_return_sequences: how many of the best texts.
+
+    Options of all samplers:
+        repetition_penalty: logits of ids that occur are divided by it if positive, else multiplied.
+        presence_penalty, frequency_penalty: taken off the logits of ids that occur, once or for every time.
+        no_repeat_ngram_size: no sequence of so many tokens occurs twice.
+        bad_words_ids: list of ids and id lists that must not be written.
+        allowed_token_ids: list of ids, or boolean mask (V,), of what may be written at all.
+        min_new_tokens: no stop token before.
+        logits_processors: functions of logits (B, V) and a `Text` to logits, see `kt.generation.processors`.
 
     Returns:
         int32 array. Decoder-only: prompt, new tokens, stop token, then padding on the right; arrays keep their own
@@ -72,9 +101,11 @@ def generate(
     Example:
     ```python
     generate(model, [[5, 6, 7], [8, 9]], max_new_tokens=20, stop_token_id=2)
+    generate(model, [[5, 6, 7]], 20, temperature=0.8, top_p=0.95, seed=1, num_return_sequences=3)
     ```
     """
-    _check_arguments(sampler, max_new_tokens, cache, batch_size)
+    options = _options(sampler, options)
+    _check_arguments(max_new_tokens, cache, batch_size)
     card, known = read_card(model), _known(model)
     stop = _token_ids("stop_token_id", card.get("stop_token_id") if stop_token_id is None else stop_token_id)
     pad_token_id = card.get("pad_token_id") or 0 if pad_token_id is None else pad_token_id
@@ -83,44 +114,62 @@ def generate(
         inputs = tokenizer.encode([inputs] if isinstance(inputs, str) else list(inputs))
     prompts = Prompts(inputs, padding_mask, (known.source or known.target).masked_token_id)
     prompts.check(known.source or known.target)
-    build(model, prompts.rows[0])
+    if build(model, prompts.rows[0]):
+        known = _known(model)
     rows, sources = prompts.rows, None
     if known.source is not None:
         start = _start_token_id(card.get("start_token_id") if start_token_id is None else start_token_id, known.target)
         rows, sources = [[start]] * len(prompts.rows), prompts.rows
     _check_length(known.target, anatomy.fixed_length(model), max(len(row) for row in rows), max_new_tokens)
 
-    options = rows, sources, batch_size, int(max_new_tokens), stop
+    request = options.request(int(max_new_tokens), stop, pad_token_id, known.target.vocabulary_size, return_dict)
+    batches = rows, sources, batch_size, request
     try:
-        if cache not in known.loops:
-            _keep(known, cache, model, *choose_loop(model, known.source, known.target, cache))
-        new_tokens = _in_batches(known.loops[cache], *options)
+        if cache not in known.decoders:
+            _keep(known, cache, model, *choose_decoder(model, known.source, known.target, cache))
+        results = _in_batches(known.loop(model, cache, request), *batches)
     except CannotCache as error:
         if cache is True:
             raise
-        _keep(known, cache, model, full_loop(model, known.source, known.target), str(error))
-        new_tokens = _in_batches(known.loops[cache], *options)
-    if known.source is None:
-        token_ids = prompts.join(new_tokens, pad_token_id)
-    else:
-        token_ids = pad_rows(new_tokens, pad_token_id)
-    result = {"token_ids": token_ids, "lengths": [len(new) for new in new_tokens]}
+        _keep(known, cache, model, full_decoder(model, known.source, known.target), str(error))
+        results = _in_batches(known.loop(model, cache, request), *batches)
+    found = _found(results, prompts if known.source is None else None, pad_token_id, options)
     if tokenizer is not None:
-        texts = new_tokens if known.source else [[*row, *new] for row, new in zip(rows, new_tokens, strict=True)]
-        result["texts"] = tokenizer.decode([list(map(int, text)) for text in texts])
+        prompt_of = rows if known.source is None else [()] * len(rows)
+        texts = [[*prompt_of[i // request.repeats], *result.tokens] for i, result in enumerate(results)]
+        found["texts"] = tokenizer.decode([list(map(int, text)) for text in texts])
     if return_dict:
-        return result
-    return token_ids if tokenizer is None else result["texts"]
+        return found
+    return found["token_ids"] if tokenizer is None else found["texts"]
 
 
-def _check_arguments(sampler, max_new_tokens, cache, batch_size):
-    if sampler not in SAMPLERS:
-        raise ValueError(f"`sampler` must be one of {SAMPLERS}. Received: sampler={sampler!r}")
+def _options(sampler, options):
+    unknown = set(options) - set(Options.names())
+    if unknown:
+        raise ValueError(f"`generate` has no option {sorted(unknown)[0]!r}. There are: {', '.join(Options.names())}")
+    return Options(sampler, **options)
+
+
+def _found(results, prompts, pad_token_id, options):
+    """What `return_dict` gives; `prompts` are put in front where there are such."""
+    new_tokens = [result.tokens for result in results]
+    if prompts is None:
+        token_ids = pad_rows(new_tokens, pad_token_id)
+    else:
+        token_ids = prompts.join(new_tokens, pad_token_id)
+    found = {"token_ids": token_ids, "lengths": [len(new) for new in new_tokens]}
+    if options.sampler == "beam":
+        found["scores"] = np.asarray([result.score for result in results], "float32")
+    elif results[0].log_probs is not None:
+        found["log_probs"] = [result.log_probs for result in results]
+    return found
+
+
+def _check_arguments(max_new_tokens, cache, batch_size):
     if cache not in ("auto", True, False):
         raise ValueError(f'`cache` must be "auto", True or False. Received: cache={cache!r}')
-    for name, value, least in (("max_new_tokens", max_new_tokens, 0), ("batch_size", batch_size, 1)):
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-            raise ValueError(f"`{name}` must be an integer of {least} or more. Received: {name}={value!r}")
+    check_count(0, max_new_tokens=max_new_tokens)
+    check_count(1, batch_size=batch_size)
 
 
 def _start_token_id(start, target):
@@ -132,14 +181,19 @@ def _start_token_id(start, target):
     return int(start)
 
 
-def _in_batches(loop, rows, sources, batch_size, *options):
+def _in_batches(loop, rows, sources, batch_size, request):
+    """The results of all rows, those of one row next to each other."""
+    if request.max_new_tokens == 0:
+        return [Result(np.zeros(0, "int32"), np.zeros(0, "float32"), 0.0)] * (len(rows) * request.repeats)
     lengths = [len(row) for row in (rows if sources is None else sources)]
     results = [None] * len(rows)
     for chosen in _batches(lengths, batch_size, of_equal_length=not loop.decoder.pads_source):
         batch_sources = None if sources is None else [sources[i] for i in chosen]
-        for i, new in zip(chosen, loop.run([rows[i] for i in chosen], batch_sources, *options), strict=True):
-            results[i] = new
-    return results
+        seeds = [[*request.seeds, i] for i in chosen]
+        found = loop.run([rows[i] for i in chosen], batch_sources, request._replace(seeds=seeds))
+        for place, i in enumerate(chosen):
+            results[i] = found[place * request.repeats : (place + 1) * request.repeats]
+    return [result for row in results for result in row]
 
 
 def _batches(lengths, batch_size, of_equal_length):
@@ -171,7 +225,7 @@ def _check_length(target, fixed_length, longest, max_new_tokens):
 
 
 class _Known:
-    """What was found out about a model, and its compiled loops by the argument `cache`.
+    """What was found out about a model, its decoders by the argument `cache`, and its compiled loops.
 
     A class of its own, into which Keras does not look when it saves the model.
     """
@@ -179,7 +233,16 @@ class _Known:
     def __init__(self, model, variables):
         self.variables = variables
         self.source, self.target = anatomy.sides(model)
-        self.loops = {}
+        self.decoders, self.loops = {}, {}
+
+    def loop(self, model, cache, request):
+        """The loop that serves the request."""
+        kind = BeamLoop if request.rule.sampler == "beam" else Loop
+        decoder = self.decoders[cache]
+        if (decoder, kind) not in self.loops:
+            loop = kind(decoder, model, self.source, self.target, anatomy.fixed_length(model))
+            self.loops[decoder, kind] = loop
+        return self.loops[decoder, kind]
 
 
 def _known(model):
@@ -194,8 +257,8 @@ def _known(model):
     return known
 
 
-def _keep(known, cache, model, loop, reason):
-    known.loops[cache] = loop
+def _keep(known, cache, model, decoder, reason):
+    known.decoders[cache] = decoder
     if reason is not None:
         warnings.warn(
             f"generate() runs the model {getattr(model, 'name', model)!r} in full for every token: {reason}. "

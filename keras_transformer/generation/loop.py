@@ -7,13 +7,17 @@ doubled, so that a short text never pays for a long one and a long one compiles 
 from call to call (limits, stop ids, weights) is an argument.
 """
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.decoders import FullForward
+from keras_transformer.generation.processors import Text, count_tokens
 from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
+from keras_transformer.generation.sampling import sample
 
 SMALLEST_CACHE = 64
 SMALLEST_PROMPT = 16
@@ -40,29 +44,45 @@ class Loop:
         self._start = compile_function(self._start_function, model)
         self._chunk = compile_function(self._chunk_function, model, donate=(0,))
 
-    def run(self, rows, source_rows, max_new_tokens, stop_token_ids):
-        """New tokens of each row, a list of int32 arrays; each ends with its stop token if it met one."""
-        num_rows = len(rows)
-        if max_new_tokens == 0:
-            return [np.zeros(0, "int32") for _ in rows]
-        batch_size = bucket(num_rows, 1)
+    def run(self, rows, source_rows, request):
+        """Results, `repeats` for each row in turn: a list of `Result`."""
+        parts = list(self.stream(rows, source_rows, request))
+        whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+        return cut(stop_token_ids=request.stop_token_ids, **whole)
+
+    def stream(self, rows, source_rows, request, largest_chunk=None):
+        """What is new of all rows, as it comes: dicts of arrays (rows * repeats, tokens of this chunk)."""
+        num_results = len(rows) * request.repeats
+        batch_size = bucket(len(rows), 1)
         batch, length = self._batch(rows, source_rows, batch_size)
-        stop = pad_rows([stop_token_ids], -1, bucket(len(stop_token_ids), SMALLEST_STOP_LIST))[0]
-        done = np.arange(batch_size) >= num_rows  # rows that only fill up the batch
-        loop = self._start(batch, _tensor(done), _tensor(stop), length=length)
+        stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), SMALLEST_STOP_LIST))[0]
+        told = {**request.parameters, "stop": stop, "fallback": np.int32(request.fallback)}
+        told = {name: _tensor(value) for name, value in told.items()}
+        noise = Noise(request, batch_size)
+        done = np.arange(batch_size) >= len(rows)  # rows that only fill up the batch
+        static = {"rule": request.rule, "repeats": request.repeats}
+        loop, first = self._start(batch, _tensor(done), told, noise.draw(1, 1), length=length, **static)
         used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
-        chunks = [ops.convert_to_numpy(loop["token"])[:, None]]
-        remaining = max_new_tokens - 1
+        yield _as_numpy(first, 1, num_results)
+        remaining = request.max_new_tokens - 1
         while remaining > 0 and not ops.convert_to_numpy(loop["done"]).all():
             if used == length:
                 length = self._room(2 * length)
-                loop["state"] = self.decoder.extend(loop["state"], length)
-            limit = min(remaining, length - used)
-            loop, tokens, count = self._chunk(loop, _tensor(stop), _tensor(np.int32(limit)), size=length)
+                loop = self._extend(loop, length)
+            limit = min(remaining, length - used, largest_chunk or remaining)
+            loop, written, count = self._chunk(
+                loop, told, _tensor(np.int32(limit)), noise.draw(limit, length), size=length, rule=request.rule
+            )
             count = int(ops.convert_to_numpy(count))
-            chunks.append(ops.convert_to_numpy(tokens)[:, :count])
+            yield _as_numpy(written, count, num_results)
             used, remaining = used + count, remaining - count
-        return _cut(np.concatenate(chunks, axis=1)[:num_rows], stop_token_ids)
+
+    def _extend(self, loop, length):
+        """The same loop with room for `length` tokens."""
+        loop = {**loop, "state": self.decoder.extend(loop["state"], length)}
+        if "text" in loop:
+            loop["text"] = {**loop["text"], "token_ids": _pad_columns(loop["text"]["token_ids"], length)}
+        return loop
 
     def _room(self, length):
         """A buffer's size: padding takes slots of a cache, but no positions; in a full forward it takes both."""
@@ -96,32 +116,75 @@ class Loop:
         length = self._room(bucket(prompt_length + 1, SMALLEST_CACHE))
         return {name: _tensor(value) for name, value in batch.items()}, max(length, prompt_length)
 
-    def _start_function(self, batch, done, stop, length):
+    def _start_function(self, batch, done, told, noise, rule, repeats, length):
         logits, state = self.decoder.start(batch, length)
-        token = _greedy(logits)
-        done = ops.logical_or(done, _is_stop(token, stop))
-        position = ops.max(batch["positions"], axis=1) + 1
-        return {"state": state, "token": token, "position": position, "done": done}
+        loop = {"state": state, "position": ops.max(batch["positions"], axis=1) + 1, "done": done}
+        if rule.reads_text:
+            loop["text"] = self._text(batch, rule, logits.shape[-1], length)
+        if repeats > 1:
+            loop, logits = repeat_rows((loop, logits), repeats)
+        loop, written = self._choose(loop, logits, told, noise[:, 0], rule)
+        return loop, {name: ops.expand_dims(x, -1) for name, x in written.items()}
 
-    def _chunk_function(self, loop, stop, limit, size):
+    def _text(self, batch, rule, vocabulary_size, length):
+        token_ids = _pad_columns(batch["token_ids"], max(length, batch["token_ids"].shape[1]))
+        lengths = batch["last"] + 1
+        text = {"token_ids": token_ids, "lengths": lengths, "num_new": ops.zeros((), "int32")}
+        if rule.counts_tokens:
+            is_token = ops.arange(token_ids.shape[1], dtype="int32") < ops.expand_dims(lengths, -1)
+            text["counts"] = count_tokens(token_ids, is_token, vocabulary_size)
+        return text
+
+    def _choose(self, loop, logits, told, noise, rule):
+        """The loop with its next token, and what is told of it: dict of (B,)."""
+        logits = ops.cast(logits, "float32")
+        allowed = logits
+        if rule.reads_text:
+            allowed = rule.process(logits, Text(**loop["text"]), told, told["stop"])
+        if rule.sampler == "sample":
+            token = sample(allowed, noise, rule.filters, told)
+        else:
+            token = ops.cast(ops.argmax(allowed, axis=-1), "int32")
+        written = {"tokens": token}
+        done = ops.logical_or(loop["done"], is_stop(token, told["stop"]))
+        if rule.reads_text:  # only then can all be banned
+            nothing = ops.logical_not(ops.any(allowed > float("-inf"), axis=-1))
+            token = ops.where(nothing, told["fallback"], token)
+            done = ops.logical_or(done, nothing)
+            written |= {"tokens": token, "banned": nothing}
+            loop = {**loop, "text": Text(**loop["text"]).append(token)._asdict()}
+            if loop["text"]["counts"] is None:
+                del loop["text"]["counts"]
+        if rule.with_log_probs:
+            log_probs = ops.log_softmax(logits, axis=-1)
+            written["log_probs"] = ops.take_along_axis(log_probs, ops.expand_dims(token, -1), axis=-1)[:, 0]
+        return {**loop, "token": token, "done": done}, written
+
+    def _chunk_function(self, loop, told, limit, noise, size, rule):
         batch_size = loop["token"].shape[0]
-        tokens = ops.zeros((batch_size, size), "int32")
+        written = {"tokens": ops.zeros((batch_size, size), "int32")}
+        if rule.reads_text:
+            written["banned"] = ops.zeros((batch_size, size), "bool")
+        if rule.with_log_probs:
+            written["log_probs"] = ops.zeros((batch_size, size), "float32")
 
-        def proceed(count, loop, tokens):
+        def proceed(count, loop, written):
             return ops.logical_and(count < limit, ops.logical_not(ops.all(loop["done"])))
 
-        def body(count, loop, tokens):
+        def body(count, loop, written):
             position = self._position(loop)
             logits, state = self.decoder.step(loop["state"], loop["token"], position)
-            token = _greedy(logits)
-            tokens = ops.slice_update(tokens, (0, count), ops.expand_dims(token, -1))
-            done = ops.logical_or(loop["done"], _is_stop(token, stop))
-            loop = {"state": state, "token": token, "position": position + 1, "done": done}
-            return count + 1, loop, tokens
+            loop = {**loop, "state": state, "position": position + 1}
+            now = ops.slice(noise, (0, count), (batch_size, 1))[:, 0] if rule.sampler == "sample" else None
+            loop, new = self._choose(loop, logits, told, now, rule)
+            written = {
+                name: ops.slice_update(x, (0, count), ops.expand_dims(new[name], -1)) for name, x in written.items()
+            }
+            return count + 1, loop, written
 
         count = ops.zeros((), "int32")
-        count, loop, tokens = self._while_loop(proceed, body, (count, loop, tokens))
-        return loop, tokens, count
+        count, loop, written = self._while_loop(proceed, body, (count, loop, written))
+        return loop, written, count
 
     def _position(self, loop):
         """Positions (B,) of the tokens to feed: a row counts from its first token that the model does not mask."""
@@ -139,21 +202,58 @@ def _while_loop(proceed, body, values):
     return values
 
 
-def _greedy(logits):
-    return ops.cast(ops.argmax(logits, axis=-1), "int32")
-
-
-def _is_stop(token, stop):
+def is_stop(token, stop):
+    """Whether tokens (B,) are among the stop ids, of which -1 is none."""
     return ops.any(ops.equal(ops.expand_dims(token, -1), stop), axis=-1)
 
 
-def _cut(tokens, stop_token_ids):
-    """Cut each row behind its first stop token."""
-    rows = []
-    for row in tokens:
-        ends = np.flatnonzero(np.isin(row, stop_token_ids))
-        rows.append(row[: ends[0] + 1] if ends.size else row)
-    return rows
+def cut(tokens, stop_token_ids, log_probs=None, banned=None):
+    """The results of all rows: each cut behind its first stop token, or before the place where all was banned."""
+    results = []
+    for i, row in enumerate(tokens):
+        ends = np.flatnonzero(np.isin(row, stop_token_ids)) + 1
+        ends = [*ends[:1], *np.flatnonzero(banned[i])[:1]] if banned is not None else ends[:1]
+        end = min(ends, default=len(row))
+        results.append(Result(row[:end], None if log_probs is None else log_probs[i, :end]))
+    return results
+
+
+class Result(NamedTuple):
+    """New tokens, int32 (T,), their log-probabilities, float32 (T,) or None, and the score of a beam, or None."""
+
+    tokens: np.ndarray
+    log_probs: np.ndarray | None = None
+    score: float | None = None
+
+
+class Noise:
+    """Uniform numbers for every result and token, the same however the text is cut into chunks and batches."""
+
+    def __init__(self, request, batch_size):
+        self.is_needed = request.rule.sampler == "sample"
+        seeds = [(seed, i) for seed in request.seeds for i in range(request.repeats)] if self.is_needed else []
+        self.generators = [np.random.default_rng(seed) for seed in seeds]
+        self.num_results = batch_size * request.repeats
+
+    def draw(self, count, room):
+        """A tensor (results, room) with `count` new columns."""
+        noise = np.zeros((self.num_results, room if self.is_needed else 1), "float32")
+        for i, generator in enumerate(self.generators):
+            noise[i, :count] = generator.random(count, "float32")
+        return _tensor(noise)
+
+
+def _pad_columns(x, length):
+    return ops.pad(x, [(0, 0), (0, length - x.shape[1])])
+
+
+def repeat_rows(tree, repeats):
+    """Every row of every tensor `repeats` times in turn; scalars stay."""
+    return keras.tree.map_structure(lambda x: ops.repeat(x, repeats, axis=0) if len(x.shape) else x, tree)
+
+
+def _as_numpy(written, count, num_results):
+    return {name: ops.convert_to_numpy(x)[:num_results, :count] for name, x in written.items()}
 
 
 def _tensor(x):

@@ -70,8 +70,10 @@ class Prompts:
                 )
 
     def join(self, new_tokens, pad_token_id):
-        """Each prompt followed by its new tokens; arrays keep their own padding in place."""
-        return pad_rows([np.concatenate(pair) for pair in zip(self.given, new_tokens, strict=True)], pad_token_id)
+        """Each prompt followed by its new tokens, several results in turn; arrays keep their own padding in place."""
+        repeats = len(new_tokens) // len(self.given)
+        rows = [np.concatenate([self.given[i // repeats], new]) for i, new in enumerate(new_tokens)]
+        return pad_rows(rows, pad_token_id)
 
 
 def pad_rows(rows, pad_token_id, length=None):

@@ -142,7 +142,7 @@ class TestEnd:
         stop = free[4]
         steps = free.index(stop)
         steps_run = []
-        loop = model._decoding.loops["auto"]
+        (loop,) = model._decoding.loops.values()
         chunk = loop._chunk
 
         def counting(*arguments, **options):

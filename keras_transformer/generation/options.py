@@ -1,0 +1,222 @@
+"""The options of `generate`, split into what a compiled loop is made of and what it is told anew at every call."""
+
+import math
+import numbers
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.arguments import check_count
+from keras_transformer.generation import processors
+
+SAMPLERS = ("greedy", "sample", "beam")
+FILTERS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+class Rule(NamedTuple):
+    """How the next token is chosen: all that is fixed when a loop is compiled.
+
+    sampler: "greedy", "sample" or "beam".
+    filters, built_in: names of the filters and processors in use.
+    ngram_size: n-grams of this size do not repeat; 0 for no limit.
+    custom: the user's processors.
+    with_log_probs: whether log-probabilities of the tokens are asked for.
+    """
+
+    sampler: str = "greedy"
+    filters: tuple = ()
+    built_in: tuple = ()
+    ngram_size: int = 0
+    custom: tuple = ()
+    with_log_probs: bool = False
+
+    @property
+    def counts_tokens(self):
+        """Whether a processor asks how often a token occurred."""
+        return bool(set(self.built_in) & set(PENALTIES))
+
+    @property
+    def reads_text(self):
+        """Whether a processor looks at the text so far."""
+        return bool(self.built_in or self.ngram_size or self.custom)
+
+    def process(self, logits, text, parameters, stop):
+        """Logits (B, V) after all processors: penalties, bans, then the user's own."""
+        for name in self.built_in:
+            arguments = (parameters[name], stop) if name == "min_new_tokens" else (parameters[name],)
+            logits = getattr(processors, name)(logits, text, *arguments)
+        if self.ngram_size:
+            logits = processors.no_repeat_ngram(logits, text, self.ngram_size)
+        for processor in self.custom:
+            logits = processor(logits, text)
+        return logits
+
+
+class Request(NamedTuple):
+    """What is asked of a loop beside the rows.
+
+    max_new_tokens: int, the most tokens for a row.
+    stop_token_ids: list of int.
+    rule: the `Rule` that chooses tokens; fixed when compiling.
+    parameters: dict of NumPy values that the rule asks for.
+    seeds: one for each row, for the noise of samplers.
+    repeats: int, results for each row, which share its prefill.
+    beams: `(num_beams, early_stopping)` of beam search, fixed when compiling.
+    fallback: int, the id that ends a row of which every token is banned.
+    """
+
+    max_new_tokens: int
+    stop_token_ids: list
+    rule: Rule
+    parameters: dict
+    seeds: list
+    repeats: int = 1
+    beams: tuple = (1, False)
+    fallback: int = 0
+
+
+@dataclass
+class Options:
+    """Options of `generate` beside its main arguments; their meaning is told there."""
+
+    sampler: str = "greedy"
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    bad_words_ids: list | None = None
+    allowed_token_ids: list | None = None
+    min_new_tokens: int | None = None
+    logits_processors: tuple = ()
+    num_beams: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
+    num_return_sequences: int = 1
+    seed: int | None = None
+
+    def __post_init__(self):
+        self._settle_sampler()
+        finite = math.inf
+        _check_number(0, finite, False, temperature=self.temperature, repetition_penalty=self.repetition_penalty)
+        _check_number(0, 1, True, top_p=self.top_p, typical_p=self.typical_p)
+        if self.top_p == 0 or self.typical_p == 0:
+            raise ValueError("`top_p` and `typical_p` must be above 0. Received: 0")
+        _check_number(0, 1, True, min_p=self.min_p)
+        for name in ("presence_penalty", "frequency_penalty", "length_penalty"):
+            _check_number(-finite, finite, False, **{name: getattr(self, name)})
+        counts = {"top_k": 1, "num_beams": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0, "seed": 0}
+        for name, least in counts.items():
+            if getattr(self, name) is not None:
+                check_count(least, **{name: getattr(self, name)})
+        check_count(1, num_return_sequences=self.num_return_sequences)
+        if self.early_stopping not in (None, True, False, "never"):
+            raise ValueError(f'`early_stopping` must be True, False or "never". Received: {self.early_stopping!r}')
+        self._check_sequences()
+
+    def _settle_sampler(self):
+        """An option of another sampler asks for it."""
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"`sampler` must be one of {SAMPLERS}. Received: sampler={self.sampler!r}")
+        filters = [name for name in FILTERS if getattr(self, name) is not None]
+        beams = [name for name in ("length_penalty", "early_stopping") if getattr(self, name) is not None]
+        beams += ["num_beams"] if (self.num_beams or 1) > 1 else []
+        if filters and beams:
+            raise ValueError(f"{filters[0]!r} is of sampling and {beams[0]!r} of beam search: they do not go together.")
+        if self.sampler == "greedy" and (filters or beams):
+            self.sampler = "sample" if filters else "beam"
+        if (self.sampler == "beam" and filters) or (self.sampler == "sample" and beams):
+            raise ValueError(f"`{(filters or beams)[0]}` does not go with sampler={self.sampler!r}.")
+        if self.sampler == "beam" and self.num_beams is None:
+            self.num_beams = 4
+
+    def _check_sequences(self):
+        if self.sampler == "greedy" and self.num_return_sequences > 1:
+            raise ValueError(
+                "Greedy decoding has one result for each prompt: give `num_beams`, or options of sampling. "
+                f"Received: num_return_sequences={self.num_return_sequences}"
+            )
+        if self.sampler == "beam" and self.num_return_sequences > self.num_beams:
+            raise ValueError(
+                "`num_return_sequences` must not be above `num_beams`. "
+                f"Received: num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}"
+            )
+
+    def rule(self, with_log_probs):
+        """The `Rule` of a loop for these options."""
+        names = ("temperature", "top_k", "top_p", "min_p", "typical_p") if self.sampler == "sample" else ()
+        built_in = [name for name in (*PENALTIES, "min_new_tokens") if getattr(self, name)]
+        built_in += ["bad_words"] if self.bad_words_ids else []
+        built_in += ["allowed_token_ids"] if self.allowed_token_ids is not None else []
+        return Rule(
+            self.sampler,
+            tuple(name for name in names if getattr(self, name) is not None),
+            tuple(built_in),
+            self.no_repeat_ngram_size or 0,
+            tuple(self.logits_processors),
+            with_log_probs,
+        )
+
+    def parameters(self, vocabulary_size):
+        """NumPy values of everything that a compiled loop is told at each call."""
+        values = {}
+        for name in ("temperature", "top_p", "min_p", "typical_p", *PENALTIES):
+            if getattr(self, name) is not None:
+                values[name] = np.float32(getattr(self, name))
+        for name in ("top_k", "min_new_tokens"):
+            if getattr(self, name) is not None:
+                values[name] = np.int32(getattr(self, name))
+        if self.bad_words_ids:
+            words = [np.atleast_1d(np.asarray(word, "int32")) for word in self.bad_words_ids]
+            width = max(map(len, words))
+            values["bad_words"] = np.stack([np.pad(w, (width - len(w), 0), constant_values=-1) for w in words])
+        if self.allowed_token_ids is not None:
+            values["allowed_token_ids"] = _as_mask(self.allowed_token_ids, vocabulary_size)
+        return values
+
+    def request(self, max_new_tokens, stop_token_ids, pad_token_id, vocabulary_size, with_log_probs):
+        """What a loop is asked for; its seeds begin with that of the call."""
+        seed = np.random.SeedSequence().entropy if self.seed is None else self.seed
+        parameters = self.parameters(vocabulary_size)
+        if self.sampler == "beam":
+            parameters["length_penalty"] = np.float32(1.0 if self.length_penalty is None else self.length_penalty)
+        return Request(
+            max_new_tokens,
+            stop_token_ids,
+            self.rule(with_log_probs and self.sampler != "beam"),
+            parameters,
+            seeds=[seed],
+            repeats=self.num_return_sequences,
+            beams=(self.num_beams or 1, self.early_stopping or False),
+            fallback=stop_token_ids[0] if stop_token_ids else pad_token_id,
+        )
+
+    @classmethod
+    def names(cls):
+        """All option names."""
+        return tuple(field.name for field in fields(cls))
+
+
+def _as_mask(allowed, vocabulary_size):
+    allowed = np.asarray(allowed)
+    if allowed.dtype == bool:
+        return allowed
+    mask = np.zeros(vocabulary_size, bool)
+    mask[allowed] = True
+    return mask
+
+
+def _check_number(low, high, with_high, **arguments):
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        above = is_number and (value >= low if with_high else value > low)
+        if not (above and (value <= high if with_high else value < high)):
+            raise ValueError(f"`{name}` must be between {low} and {high}. Received: {name}={value!r}")
