@@ -44,14 +44,11 @@ class Loop:
         self._start = compile_function(self._start_function, model)
         self._chunk = compile_function(self._chunk_function, model, donate=(0,))
 
-    def run(self, rows, source_rows, request):
-        """Results, `repeats` for each row in turn: a list of `Result`."""
-        parts = list(self.stream(rows, source_rows, request))
-        whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-        return cut(stop_token_ids=request.stop_token_ids, **whole)
+    def stream(self, rows, source_rows, request, largest_chunk=None, grows=False):
+        """What is new of all rows, as it comes: dicts of arrays (rows * repeats, tokens of this chunk).
 
-    def stream(self, rows, source_rows, request, largest_chunk=None):
-        """What is new of all rows, as it comes: dicts of arrays (rows * repeats, tokens of this chunk)."""
+        A chunk ends where the cache is full, and after `largest_chunk` tokens; if it `grows`, after 1, 2, 4, ... first.
+        """
         num_results = len(rows) * request.repeats
         batch_size = bucket(len(rows), 1)
         batch, length = self._batch(rows, source_rows, batch_size)
@@ -64,12 +61,13 @@ class Loop:
         loop, first = self._start(batch, _tensor(done), told, noise.draw(1, 1), length=length, **static)
         used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
         yield _as_numpy(first, 1, num_results)
-        remaining = request.max_new_tokens - 1
+        remaining, chunk = request.max_new_tokens - 1, 1 if grows else largest_chunk
         while remaining > 0 and not ops.convert_to_numpy(loop["done"]).all():
             if used == length:
                 length = self._room(2 * length)
                 loop = self._extend(loop, length)
-            limit = min(remaining, length - used, largest_chunk or remaining)
+            limit = min(remaining, length - used, chunk or remaining)
+            chunk = min(2 * chunk, largest_chunk) if grows else chunk
             loop, written, count = self._chunk(
                 loop, told, _tensor(np.int32(limit)), noise.draw(limit, length), size=length, rule=request.rule
             )
@@ -205,6 +203,12 @@ def _while_loop(proceed, body, values):
 def is_stop(token, stop):
     """Whether tokens (B,) are among the stop ids, of which -1 is none."""
     return ops.any(ops.equal(ops.expand_dims(token, -1), stop), axis=-1)
+
+
+def join(parts, stop_token_ids):
+    """The results of all rows from the parts of a stream."""
+    whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    return cut(stop_token_ids=stop_token_ids, **whole)
 
 
 def cut(tokens, stop_token_ids, log_probs=None, banned=None):

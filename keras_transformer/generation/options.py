@@ -95,6 +95,7 @@ class Options:
     allowed_token_ids: list | None = None
     min_new_tokens: int | None = None
     logits_processors: tuple = ()
+    stop_strings: list | str | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | str | None = None

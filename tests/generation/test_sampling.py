@@ -260,3 +260,54 @@ def test_other_values_compile_nothing():
     others = {"repetition_penalty": 1.5, "temperature": 1.7, "top_k": 9, "top_p": 0.5, "min_new_tokens": 4, "seed": 2}
     kt.generate(model, PROMPTS, 9, **others, stop_token_id=[3, 4])
     assert not TRACES
+
+
+class Letters:
+    """A tokenizer of the letters a to t; the ids of the models stand for letters."""
+
+    def encode(self, texts):
+        return [[ord(letter) - ord("a") + 3 for letter in text] for text in texts]
+
+    def decode(self, rows):
+        return ["".join(chr(max(token, 3) + ord("a") - 3) for token in row) for row in rows]
+
+
+class TestStream:
+    @pytest.mark.parametrize("options", [{}, {"sampler": "sample", "seed": 2, "num_return_sequences": 2}], ids=str)
+    @pytest.mark.parametrize("cache", [True, False])
+    def test_pieces_are_those_of_the_whole(self, options, cache):
+        for model, prefix in ((stacked_gpt(), PROMPTS), (translator(), [[]] * 3)):
+            pieces = list(kt.stream(model, PROMPTS, 20, chunk_size=4, cache=cache, stop_token_id=2, **options))
+            result = kt.generate(model, PROMPTS, 20, cache=cache, stop_token_id=2, return_dict=True, **options)
+            repeats = options.get("num_return_sequences", 1)
+            for i, length in enumerate(result["lengths"]):
+                start = len(prefix[i // repeats])
+                whole = [token for piece in pieces for token in piece[i]]
+                assert whole == result["token_ids"][i, start : start + length].tolist()
+            assert all(len(new) <= 4 for piece in pieces for new in piece)
+            assert [len(new) for new in pieces[0]] == [1] * len(result["lengths"])
+
+    def test_texts(self):
+        whole = kt.generate(stacked_gpt(), ["abc"], 20, tokenizer=Letters())[0]
+        pieces = [piece for (piece,) in kt.stream(stacked_gpt(), "abc", 20, tokenizer=Letters())]
+        assert len(pieces) > 3 and "abc" + "".join(pieces) == whole
+
+    def test_a_stop_string_ends_the_text_with_it(self):
+        whole = kt.generate(stacked_gpt(), ["abc"], 30, tokenizer=Letters(), temperature=3.0, seed=1)[0]
+        stop = whole[15:17]
+        end = whole.index(stop, 3) + 2
+        options = {"tokenizer": Letters(), "temperature": 3.0, "seed": 1, "stop_strings": [stop, "!"]}
+        assert kt.generate(stacked_gpt(), ["abc"], 30, **options) == [whole[:end]]
+        assert "abc" + "".join(piece for (piece,) in kt.stream(stacked_gpt(), "abc", 30, **options)) == whole[:end]
+
+    def test_what_cannot_be_streamed(self):
+        with pytest.raises(ValueError, match="cannot be streamed"):
+            kt.stream(stacked_gpt(), PROMPTS, 4, num_beams=2)
+        with pytest.raises(ValueError, match="stop_strings"):
+            kt.stream(stacked_gpt(), PROMPTS, 4, stop_strings=["a"])
+        assert list(kt.stream(stacked_gpt(), PROMPTS, 0)) == []
+
+
+def test_a_progress_bar(capsys):
+    kt.generate(stacked_gpt(), PROMPTS, 6, verbose=1, batch_size=2)
+    assert "12/12" in capsys.readouterr().out

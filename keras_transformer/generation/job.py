@@ -1,0 +1,256 @@
+"""One call of `generate` or `stream`: its arguments checked, its prompts read, its loop chosen and run."""
+
+import itertools
+import numbers
+import warnings
+
+import keras
+import numpy as np
+
+from keras_transformer.arguments import check_count, check_id, check_size
+from keras_transformer.generation import anatomy
+from keras_transformer.generation.beam import BeamLoop
+from keras_transformer.generation.choice import build, choose_decoder, full_decoder
+from keras_transformer.generation.loop import Loop, Result, join
+from keras_transformer.generation.options import Options
+from keras_transformer.generation.prompts import Prompts, pad_rows
+from keras_transformer.generation.stop_strings import StopStrings, new_texts
+from keras_transformer.layers import read_card
+from keras_transformer.ops.cache import CannotCache
+
+
+class Job:
+    """See `generate` for the arguments; `ids` holds those of the stop, start and pad tokens."""
+
+    def __init__(
+        self, model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, cache, with_log_probs, options
+    ):
+        options = _options(sampler, options)
+        if cache not in ("auto", True, False):
+            raise ValueError(f'`cache` must be "auto", True or False. Received: cache={cache!r}')
+        check_count(0, max_new_tokens=max_new_tokens)
+        self.model, self.cache, self.tokenizer, self.sampler = model, cache, tokenizer, options.sampler
+        card, self.known = read_card(model), _known(model)
+        stop = _token_ids("stop_token_id", card.get("stop_token_id") if ids["stop"] is None else ids["stop"])
+        self.pad_token_id = card.get("pad_token_id") or 0 if ids["pad"] is None else ids["pad"]
+        check_id(pad_token_id=self.pad_token_id)
+        if tokenizer is not None:
+            inputs = tokenizer.encode([inputs] if isinstance(inputs, str) else list(inputs))
+        self.stop_strings = StopStrings(options.stop_strings, tokenizer) if options.stop_strings else None
+        read_by = self.known.source or self.known.target
+        self.prompts = Prompts(inputs, padding_mask, read_by.masked_token_id)
+        self.prompts.check(read_by)
+        if build(model, self.prompts.rows[0]):
+            self.known = _known(model)
+        target = self.known.target
+        self.rows, self.sources = self.prompts.rows, None
+        if self.known.source is not None:
+            start = _start_token_id(card.get("start_token_id") if ids["start"] is None else ids["start"], target)
+            self.rows, self.sources = [[start]] * len(self.rows), self.rows
+        _check_length(target, anatomy.fixed_length(model), max(map(len, self.rows)), max_new_tokens)
+        self.request = options.request(
+            int(max_new_tokens), stop, self.pad_token_id, target.vocabulary_size, with_log_probs
+        )
+
+    def run(self, batch_size, verbose=0):
+        """The `Result`s of all rows, those of one row next to each other."""
+        check_size(batch_size=batch_size)
+        try:
+            return self._run(self._loop(), batch_size, verbose)
+        except CannotCache as error:
+            return self._run(self._loop_without_cache(error), batch_size, verbose)
+
+    def _run(self, loop, batch_size, verbose):
+        request, results = self.request, [None] * len(self.rows)
+        if request.max_new_tokens == 0:
+            return [Result(np.zeros(0, "int32"), np.zeros(0, "float32"), 0.0)] * (len(self.rows) * request.repeats)
+        batches = list(_batches(self._lengths(), batch_size, of_equal_length=not loop.decoder.pads_source))
+        progress = keras.utils.Progbar(len(batches) * request.max_new_tokens, unit_name="token") if verbose else None
+        for number, chosen in enumerate(batches):
+            tell = progress and (lambda done, before=number * request.max_new_tokens: progress.update(before + done))
+            found = self._run_batch(loop, chosen, tell)
+            for place, i in enumerate(chosen):
+                results[i] = found[place * request.repeats : (place + 1) * request.repeats]
+        return [result for row in results for result in row]
+
+    def _run_batch(self, loop, chosen, tell):
+        batch = self._batch(chosen)
+        if isinstance(loop, BeamLoop):
+            results = loop.run(*batch)
+        else:
+            parts, done = [], 0
+            for part in loop.stream(*batch, largest_chunk=8 if self.stop_strings else None):
+                parts.append(part)
+                done += part["tokens"].shape[1]
+                if tell:
+                    tell(done)
+                results = join(parts, self.request.stop_token_ids)
+                if self.stop_strings and self.stop_strings.end_all(results, self.request.stop_token_ids):
+                    break
+        if tell:
+            tell(self.request.max_new_tokens)
+        return self.stop_strings.cut(results) if self.stop_strings else results
+
+    def stream(self, chunk_size):
+        """A generator of the new ids, or texts, of every row in chunks."""
+        check_size(chunk_size=chunk_size)
+        if self.sampler == "beam":
+            raise ValueError("Beam search cannot be streamed: which text is the best is known at its end.")
+        return self._pieces(chunk_size) if self.request.max_new_tokens else iter(())
+
+    def _parts(self, chunk_size):
+        """What the loop gives, after its first part at the latest without a cache if there can be none."""
+        batch, options = self._batch(range(len(self.rows))), {"largest_chunk": chunk_size, "grows": True}
+        parts = self._loop().stream(*batch, **options)
+        try:
+            first = next(parts)
+        except CannotCache as error:
+            parts = self._loop_without_cache(error).stream(*batch, **options)
+            first = next(parts)
+        yield first
+        yield from parts
+
+    def _pieces(self, chunk_size):
+        loop = self._loop()
+        if not loop.decoder.pads_source and len(set(self._lengths())) > 1:
+            raise ValueError("This model does not mask the padding of sources: stream sources of one length at a time.")
+        given = [0] * (len(self.rows) * self.request.repeats)
+        parts, told = [], [""] * len(given)
+        for part in self._parts(chunk_size):
+            parts.append(part)
+            results = join(parts, self.request.stop_token_ids)
+            is_over = self.stop_strings and self.stop_strings.end_all(results, self.request.stop_token_ids)
+            results = self.stop_strings.cut(results) if self.stop_strings else results
+            if self.tokenizer is None:
+                yield [result.tokens[n:].tolist() for result, n in zip(results, given, strict=True)]
+                given = [len(result.tokens) for result in results]
+            else:
+                pieces, told = new_texts(self.tokenizer, results, told)
+                yield pieces
+            if is_over:
+                return
+
+    def found(self, results):
+        """What `return_dict` gives."""
+        new_tokens = [result.tokens for result in results]
+        if self.sources is None:
+            token_ids = self.prompts.join(new_tokens, self.pad_token_id)
+        else:
+            token_ids = pad_rows(new_tokens, self.pad_token_id)
+        found = {"token_ids": token_ids, "lengths": [len(new) for new in new_tokens]}
+        if self.sampler == "beam":
+            found["scores"] = np.asarray([result.score for result in results], "float32")
+        elif results[0].log_probs is not None:
+            found["log_probs"] = [result.log_probs for result in results]
+        if self.tokenizer is not None:
+            prompt_of = self.rows if self.sources is None else [()] * len(self.rows)
+            texts = [[*prompt_of[i // self.request.repeats], *new] for i, new in enumerate(new_tokens)]
+            found["texts"] = self.tokenizer.decode([list(map(int, text)) for text in texts])
+        return found
+
+    def _lengths(self):
+        return [len(row) for row in (self.rows if self.sources is None else self.sources)]
+
+    def _batch(self, chosen):
+        """Rows, sources and request for some of the rows."""
+        sources = None if self.sources is None else [self.sources[i] for i in chosen]
+        seeds = [[*self.request.seeds, i] for i in chosen]
+        return [self.rows[i] for i in chosen], sources, self.request._replace(seeds=seeds)
+
+    def _loop(self):
+        known = self.known
+        if self.cache not in known.decoders:
+            self._keep(*choose_decoder(self.model, known.source, known.target, self.cache))
+        return known.loop(self.model, self.cache, self.request)
+
+    def _loop_without_cache(self, error):
+        if self.cache is True:
+            raise error
+        self._keep(full_decoder(self.model, self.known.source, self.known.target), str(error))
+        return self.known.loop(self.model, self.cache, self.request)
+
+    def _keep(self, decoder, reason):
+        self.known.decoders[self.cache] = decoder
+        if reason is not None:
+            warnings.warn(
+                f"generate() runs the model {getattr(self.model, 'name', self.model)!r} in full for every token: "
+                f"{reason}. The result is the same, but slower.",
+                stacklevel=5,
+            )
+
+
+def _options(sampler, options):
+    unknown = set(options) - set(Options.names())
+    if unknown:
+        raise ValueError(f"`generate` has no option {sorted(unknown)[0]!r}. There are: {', '.join(Options.names())}")
+    return Options(sampler, **options)
+
+
+def _start_token_id(start, target):
+    if start is None:
+        raise ValueError("An encoder-decoder needs `start_token_id`, the first token of every target.")
+    limit = target.vocabulary_size
+    if not isinstance(start, numbers.Integral) or start < 0 or (limit is not None and start >= limit):
+        raise ValueError(f"`start_token_id` must be a token id below {limit}. Received: start_token_id={start!r}")
+    return int(start)
+
+
+def _batches(lengths, batch_size, of_equal_length):
+    """Indices of rows of like length, the longest first."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    groups = [list(same) for _, same in itertools.groupby(order, lengths.__getitem__)] if of_equal_length else [order]
+    for group in groups:
+        for begin in range(0, len(group), batch_size):
+            yield group[begin : begin + batch_size]
+
+
+def _token_ids(name, ids):
+    """One id or several as a list of ints."""
+    ids = np.atleast_1d(np.asarray([] if ids is None else ids))
+    if ids.ndim > 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+        raise ValueError(f"`{name}` must be an integer token id, or several. Received: {name}={ids.tolist()}")
+    return ids.tolist()
+
+
+def _check_length(target, fixed_length, longest, max_new_tokens):
+    fed = longest + max(max_new_tokens - 1, 0)  # nothing follows the last token
+    limits = {"learned positions": target.max_sequence_length, "places in its fixed-length input": fixed_length}
+    for what, limit in limits.items():
+        if limit is not None and fed > limit:
+            raise ValueError(
+                f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
+                f"but the model has {limit} {what}."
+            )
+
+
+class _Known:
+    """What was found out about a model, its decoders by the argument `cache`, and its compiled loops.
+
+    A class of its own, into which Keras does not look when it saves the model.
+    """
+
+    def __init__(self, model, variables):
+        self.variables = variables
+        self.source, self.target = anatomy.sides(model)
+        self.decoders, self.loops = {}, {}
+
+    def loop(self, model, cache, request):
+        """The loop that serves the request."""
+        kind = BeamLoop if request.rule.sampler == "beam" else Loop
+        decoder = self.decoders[cache]
+        if (decoder, kind) not in self.loops:
+            loop = kind(decoder, model, self.source, self.target, anatomy.fixed_length(model))
+            self.loops[decoder, kind] = loop
+        return self.loops[decoder, kind]
+
+
+def _known(model):
+    """What is kept about the model, begun anew when its variables are others (after LoRA, int8)."""
+    variables = tuple(getattr(model, "variables", ()))
+    known = getattr(model, "_decoding", None)
+    same = known is not None and len(known.variables) == len(variables)
+    if not same or any(a is not b for a, b in zip(known.variables, variables, strict=True)):
+        known = _Known(model, variables)
+        # Past Keras' and torch's attribute tracking: this is no part of the model.
+        object.__setattr__(model, "_decoding", known)
+    return known
