@@ -178,8 +178,8 @@ def train(args):
     kt.inspect.plot_cross_attention(model, tokenizer, source, translation, args.output / "attention.png")
     kt.inspect.plot_history(history, args.output / "history.png")
     print(f"\nwritten: {path} (and its tokenizer.json), {args.output}/history.png, {args.output}/attention.png")
-    print("again:", shlex.join(["python", sys.argv[0], "--model", str(path), "--translate", source]))
-    print("again:", shlex.join(["python", *sys.argv, "--evaluate", str(path)]))
+    print("again:", shlex.join([sys.executable, sys.argv[0], "--model", str(path), "--translate", source]))
+    print("again:", shlex.join([sys.executable, *sys.argv, "--evaluate", str(path)]))
 
 
 def main(args):

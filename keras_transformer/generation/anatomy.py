@@ -50,19 +50,22 @@ class Side(NamedTuple):
     vocabulary_size: int | None
     masked_token_id: int | None
     max_sequence_length: int | None
+    fixed_length: int | None = None
 
 
 def sides(model):
     """The `Side` of an encoder-decoder's sources, None for other models, and the one of the texts it writes."""
     if not is_encoder_decoder(model):
-        return None, _side(model)
+        return None, _side(model, fixed_length(model))
+    source, target = model, model
     if has_sub_models(model):
-        return _side(encoder_from_ids(model)), _side(decoder_from_ids(model))
-    return _side(model), _side(model)
+        source, target = encoder_from_ids(model), decoder_from_ids(model)
+    lengths = {tensor.name: tensor.shape[1] for tensor in model.inputs}
+    return _side(source, lengths["encoder_token_ids"]), _side(target, lengths["decoder_token_ids"])
 
 
-def _side(model):
-    return Side(vocabulary_size(model), masked_token_id(model), max_sequence_length(model))
+def _side(model, length):
+    return Side(vocabulary_size(model), masked_token_id(model), max_sequence_length(model), length)
 
 
 def vocabulary_size(model):

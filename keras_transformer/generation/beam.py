@@ -14,18 +14,18 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.compile import compile_function
-from keras_transformer.generation.loop import Loop, Result, is_stop, repeat_rows
+from keras_transformer.generation.loop import LoopBase, Result, is_stop, repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
 
 IMPOSSIBLE = -1e9  # finite, so that sums and quotients of it are; far below any sum of log-probabilities
 
 
-class BeamLoop(Loop):
-    """As `Loop`, for `num_beams` texts at a time; each step moves the beams, and with them the rows of the cache."""
+class BeamLoop(LoopBase):
+    """Writes `num_beams` texts for each prompt; each step moves the beams, and with them the rows of the cache."""
 
-    def __init__(self, decoder, model, source, target, fixed_length=None):
-        super().__init__(decoder, model, source, target, fixed_length)
+    def __init__(self, decoder, model, source, target):
+        super().__init__(decoder, model, source, target)
         self._start = compile_function(self._start_beams, model)
         self._chunk = compile_function(self._chunk_of_beams, model, donate=(0,))
 
@@ -104,6 +104,7 @@ class BeamLoop(Loop):
 
         # Only those among the best K may finish: the others are there to go on in their place.
         may_finish = ops.logical_and(ends, ops.arange(ends.shape[1]) < num_beams)
+        may_finish = ops.logical_and(may_finish, candidates["sums"] > IMPOSSIBLE / 2)
         may_finish = ops.logical_and(may_finish, ops.expand_dims(loop["is_open"], -1))
         texts = _write(_take(running["tokens"], candidates["parent"]), candidates["token"], loop["num_new"])
         lengths = ops.broadcast_to(num_new, may_finish.shape)

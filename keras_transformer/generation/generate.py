@@ -37,21 +37,23 @@ def generate(
         sampler: `"greedy"`, always the most probable token, `"sample"` or `"beam"`; an option of one of these two asks
             for it as well.
         stop_token_id: int or list of ints that end a row when they are generated; in the prompt they mean nothing.
-            None: what the model's card says; []: no token ends a row.
-        start_token_id: the first decoder token of an encoder-decoder; None: what the model's card says.
+            None: what the model's card (`kt.layers.ModelCard`) or the tokenizer says; []: no token ends a row.
+        start_token_id: the first decoder token of an encoder-decoder; None: what the card or the tokenizer says.
         pad_token_id: fills up the result on the right; None: what the model's card says, else 0.
         padding_mask: boolean (B, T), True = real token, for arrays. Without it, the id that the model itself masks is
             padding where it stands at either end of a row.
         tokenizer: object with `encode(list of str) -> list of id lists` and `decode(list of id lists) -> list of str`;
             strings go in and come out.
         cache: `"auto"`, True insists on the cache (a `ValueError` says why it cannot be), False forbids it.
-        batch_size: rows decoded together; longer lists are sorted by length and cut.
+        batch_size: rows decoded together, rounded up to a power of two, times `num_beams` or
+            `num_return_sequences`; longer lists are sorted by length and cut.
         return_dict: return a dict with `token_ids`, `lengths` (the number of new tokens of each row, its stop token
             included), `log_probs` (for each row an array with the model's log-probability of each new token; not of
             beams), `scores` (of beams) and `texts` (with `tokenizer`).
         verbose: 1 shows a progress bar.
-        **options: of the samplers, spelled as in `transformers`. Numbers may change from call to call without
-            compiling anything; which options are used may not.
+        **options: of the samplers, spelled as in `transformers`. Other values compile nothing; other options than at
+            the call before do, and so do other sizes: `num_beams`, `num_return_sequences`, `no_repeat_ngram_size`,
+            the number of `bad_words_ids`, and a new processor.
 
     Options of sampling, applied in this order:
         temperature: above 0; the logits are divided by it.
@@ -65,8 +67,8 @@ def generate(
     Options of beam search:
         num_beams: 4 by default.
         length_penalty: the score is the sum of log-probabilities over the length to the power of this; 1 by default.
-        early_stopping: True: stop when there are `num_beams` finished texts; False: when no running one can beat them
-            at its present length; "never": when none can at any length.
+        early_stopping: True: stop when there are `num_beams` finished texts; False, the default: when no running one
+            can beat them at its present length; "never": when none can at any length.
         num_return_sequences: how many of the best texts.
 
     Options of all samplers:
@@ -76,8 +78,9 @@ def generate(
         bad_words_ids: list of ids and id lists that must not be written.
         allowed_token_ids: list of ids, or boolean mask (V,), of what may be written at all.
         min_new_tokens: no stop token before.
-        stop_strings: strings that end a row once its new text holds one of them; needs `tokenizer`.
-        logits_processors: functions of logits (B, V) and a `Text` to logits, see `kt.generation.processors`.
+        stop_strings: strings that end a row once its new text holds one of them; needs `tokenizer`, not for beams.
+        logits_processors: functions of logits (B, V) and a `Text` to logits, see `kt.generation.processors`; all
+            beams are rows.
 
     Returns:
         int32 array. Decoder-only: prompt, new tokens, stop token, then padding on the right; arrays keep their own

@@ -12,9 +12,9 @@ from keras_transformer.generation import anatomy
 from keras_transformer.generation.beam import BeamLoop
 from keras_transformer.generation.choice import build, choose_decoder, full_decoder
 from keras_transformer.generation.loop import Loop, Result, join
+from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
 from keras_transformer.generation.prompts import Prompts, pad_rows
-from keras_transformer.generation.stop_strings import StopStrings, new_texts
 from keras_transformer.layers import read_card
 from keras_transformer.ops.cache import CannotCache
 
@@ -26,17 +26,20 @@ class Job:
         self, model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, cache, with_log_probs, options
     ):
         options = _options(sampler, options)
-        if cache not in ("auto", True, False):
+        if not (isinstance(cache, bool) or cache == "auto"):
             raise ValueError(f'`cache` must be "auto", True or False. Received: cache={cache!r}')
         check_count(0, max_new_tokens=max_new_tokens)
         self.model, self.cache, self.tokenizer, self.sampler = model, cache, tokenizer, options.sampler
         card, self.known = read_card(model), _known(model)
-        stop = _token_ids("stop_token_id", card.get("stop_token_id") if ids["stop"] is None else ids["stop"])
+        for name in ("start", "stop"):  # what the call says, or the model's card, or the tokenizer
+            sources = (ids[name], card.get(f"{name}_token_id"), getattr(tokenizer, f"{name}_token_id", None))
+            ids[name] = next((token_id for token_id in sources if token_id is not None), None)
+        stop = _token_ids("stop_token_id", ids["stop"])
         self.pad_token_id = card.get("pad_token_id") or 0 if ids["pad"] is None else ids["pad"]
         check_id(pad_token_id=self.pad_token_id)
         if tokenizer is not None:
             inputs = tokenizer.encode([inputs] if isinstance(inputs, str) else list(inputs))
-        self.stop_strings = StopStrings(options.stop_strings, tokenizer) if options.stop_strings else None
+        self.stop_strings = check_stop_strings(options.stop_strings, tokenizer)
         read_by = self.known.source or self.known.target
         self.prompts = Prompts(inputs, padding_mask, read_by.masked_token_id)
         self.prompts.check(read_by)
@@ -45,12 +48,9 @@ class Job:
         target = self.known.target
         self.rows, self.sources = self.prompts.rows, None
         if self.known.source is not None:
-            start = _start_token_id(card.get("start_token_id") if ids["start"] is None else ids["start"], target)
-            self.rows, self.sources = [[start]] * len(self.rows), self.rows
-        _check_length(target, anatomy.fixed_length(model), max(map(len, self.rows)), max_new_tokens)
-        self.request = options.request(
-            int(max_new_tokens), stop, self.pad_token_id, target.vocabulary_size, with_log_probs
-        )
+            self.rows, self.sources = [[_start_token_id(ids["start"], target)]] * len(self.rows), self.rows
+        _check_length(target, max(map(len, self.rows)), max_new_tokens)
+        self.request = options.request(int(max_new_tokens), stop, target.vocabulary_size, with_log_probs)
 
     def run(self, batch_size, verbose=0):
         """The `Result`s of all rows, those of one row next to each other."""
@@ -75,21 +75,22 @@ class Job:
 
     def _run_batch(self, loop, chosen, tell):
         batch = self._batch(chosen)
+        stop_strings = self._stop_strings(chosen)
         if isinstance(loop, BeamLoop):
             results = loop.run(*batch)
         else:
             parts, done = [], 0
-            for part in loop.stream(*batch, largest_chunk=8 if self.stop_strings else None):
+            for part in loop.stream(*batch, largest_chunk=8 if stop_strings else None):
                 parts.append(part)
                 done += part["tokens"].shape[1]
                 if tell:
                     tell(done)
                 results = join(parts, self.request.stop_token_ids)
-                if self.stop_strings and self.stop_strings.end_all(results, self.request.stop_token_ids):
+                if stop_strings and stop_strings.end_all(results, self.request.stop_token_ids):
                     break
         if tell:
             tell(self.request.max_new_tokens)
-        return self.stop_strings.cut(results) if self.stop_strings else results
+        return stop_strings.cut(results) if stop_strings else results
 
     def stream(self, chunk_size):
         """A generator of the new ids, or texts, of every row in chunks."""
@@ -100,35 +101,49 @@ class Job:
 
     def _parts(self, chunk_size):
         """What the loop gives, after its first part at the latest without a cache if there can be none."""
-        batch, options = self._batch(range(len(self.rows))), {"largest_chunk": chunk_size, "grows": True}
-        parts = self._loop().stream(*batch, **options)
+        parts = self._stream_of(self._loop(), chunk_size)
         try:
             first = next(parts)
         except CannotCache as error:
-            parts = self._loop_without_cache(error).stream(*batch, **options)
+            parts = self._stream_of(self._loop_without_cache(error), chunk_size)
             first = next(parts)
         yield first
         yield from parts
 
-    def _pieces(self, chunk_size):
-        loop = self._loop()
+    def _stream_of(self, loop, chunk_size):
         if not loop.decoder.pads_source and len(set(self._lengths())) > 1:
             raise ValueError("This model does not mask the padding of sources: stream sources of one length at a time.")
-        given = [0] * (len(self.rows) * self.request.repeats)
-        parts, told = [], [""] * len(given)
+        return loop.stream(*self._batch(range(len(self.rows))), largest_chunk=chunk_size, grows=True)
+
+    def _pieces(self, chunk_size):
+        everything = range(len(self.rows))
+        stop_strings = self._stop_strings(everything)
+        new_text = None if self.tokenizer is None else NewText(self.tokenizer, self._in_front(everything))
+        parts, yielded = [], ["" if new_text else []] * (len(self.rows) * self.request.repeats)
         for part in self._parts(chunk_size):
             parts.append(part)
             results = join(parts, self.request.stop_token_ids)
-            is_over = self.stop_strings and self.stop_strings.end_all(results, self.request.stop_token_ids)
-            results = self.stop_strings.cut(results) if self.stop_strings else results
-            if self.tokenizer is None:
-                yield [result.tokens[n:].tolist() for result, n in zip(results, given, strict=True)]
-                given = [len(result.tokens) for result in results]
-            else:
-                pieces, told = new_texts(self.tokenizer, results, told)
-                yield pieces
+            is_over = stop_strings and stop_strings.end_all(results, self.request.stop_token_ids)
+            results = stop_strings.cut(results) if stop_strings else results
+            # A character whose bytes are not complete decodes to the replacement character and is held back.
+            whole = [text.rstrip("\ufffd") for text in new_text.of_all(results)] if new_text else _lists(results)
+            yield [new[len(old) :] for new, old in zip(whole, yielded, strict=True)]
+            yielded = whole
             if is_over:
-                return
+                break
+        whole = new_text.of_all(results) if new_text else yielded
+        if whole != yielded:
+            yield [new[len(old) :] for new, old in zip(whole, yielded, strict=True)]
+
+    def _stop_strings(self, chosen):
+        if not self.stop_strings:
+            return None
+        return StopStrings(self.stop_strings, NewText(self.tokenizer, self._in_front(chosen)))
+
+    def _in_front(self, chosen):
+        """What stands in front of the new tokens of each result: the prompt, of an encoder-decoder nothing."""
+        rows = [self.rows[i] if self.sources is None else () for i in chosen]
+        return [row for row in rows for _ in range(self.request.repeats)]
 
     def found(self, results):
         """What `return_dict` gives."""
@@ -143,8 +158,8 @@ class Job:
         elif results[0].log_probs is not None:
             found["log_probs"] = [result.log_probs for result in results]
         if self.tokenizer is not None:
-            prompt_of = self.rows if self.sources is None else [()] * len(self.rows)
-            texts = [[*prompt_of[i // self.request.repeats], *new] for i, new in enumerate(new_tokens)]
+            prompts = self._in_front(range(len(self.rows)))
+            texts = [[*prompt, *new] for prompt, new in zip(prompts, new_tokens, strict=True)]
             found["texts"] = self.tokenizer.decode([list(map(int, text)) for text in texts])
         return found
 
@@ -177,6 +192,10 @@ class Job:
                 f"{reason}. The result is the same, but slower.",
                 stacklevel=5,
             )
+
+
+def _lists(results):
+    return [result.tokens.tolist() for result in results]
 
 
 def _options(sampler, options):
@@ -212,9 +231,9 @@ def _token_ids(name, ids):
     return ids.tolist()
 
 
-def _check_length(target, fixed_length, longest, max_new_tokens):
+def _check_length(target, longest, max_new_tokens):
     fed = longest + max(max_new_tokens - 1, 0)  # nothing follows the last token
-    limits = {"learned positions": target.max_sequence_length, "places in its fixed-length input": fixed_length}
+    limits = {"learned positions": target.max_sequence_length, "places in its fixed-length input": target.fixed_length}
     for what, limit in limits.items():
         if limit is not None and fed > limit:
             raise ValueError(
@@ -239,8 +258,7 @@ class _Known:
         kind = BeamLoop if request.rule.sampler == "beam" else Loop
         decoder = self.decoders[cache]
         if (decoder, kind) not in self.loops:
-            loop = kind(decoder, model, self.source, self.target, anatomy.fixed_length(model))
-            self.loops[decoder, kind] = loop
+            self.loops[decoder, kind] = kind(decoder, model, self.source, self.target)
         return self.loops[decoder, kind]
 
 

@@ -25,55 +25,20 @@ SMALLEST_SOURCE = 16
 SMALLEST_STOP_LIST = 4
 
 
-class Loop:
-    """The compiled functions of one model and one way to step it.
+class LoopBase:
+    """What every way to write texts with one model and one decoder shares.
 
     Args:
         decoder: a `CachedDecoder`, `CachedEncoderDecoder` or `FullForward`.
         model: the model whose weights are passed along.
-        source, target: the `Side`s of the model.
-        fixed_length: length of a fixed-length `Input`, which then is the size of every buffer.
+        source, target: the `Side`s of the model; a fixed length of theirs is the size of every buffer.
     """
 
-    def __init__(self, decoder, model, source, target, fixed_length=None):
+    def __init__(self, decoder, model, source, target):
         self.decoder = decoder
         self.source, self.target = source, target
-        self.fixed_length = fixed_length
         # Only a Keras model can be traced; any other callable may work on NumPy inside.
         self._while_loop = ops.while_loop if isinstance(model, keras.layers.Layer) else _while_loop
-        self._start = compile_function(self._start_function, model)
-        self._chunk = compile_function(self._chunk_function, model, donate=(0,))
-
-    def stream(self, rows, source_rows, request, largest_chunk=None, grows=False):
-        """What is new of all rows, as it comes: dicts of arrays (rows * repeats, tokens of this chunk).
-
-        A chunk ends where the cache is full, and after `largest_chunk` tokens; if it `grows`, after 1, 2, 4, ... first.
-        """
-        num_results = len(rows) * request.repeats
-        batch_size = bucket(len(rows), 1)
-        batch, length = self._batch(rows, source_rows, batch_size)
-        stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), SMALLEST_STOP_LIST))[0]
-        told = {**request.parameters, "stop": stop, "fallback": np.int32(request.fallback)}
-        told = {name: _tensor(value) for name, value in told.items()}
-        noise = Noise(request, batch_size)
-        done = np.arange(batch_size) >= len(rows)  # rows that only fill up the batch
-        static = {"rule": request.rule, "repeats": request.repeats}
-        loop, first = self._start(batch, _tensor(done), told, noise.draw(1, 1), length=length, **static)
-        used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
-        yield _as_numpy(first, 1, num_results)
-        remaining, chunk = request.max_new_tokens - 1, 1 if grows else largest_chunk
-        while remaining > 0 and not ops.convert_to_numpy(loop["done"]).all():
-            if used == length:
-                length = self._room(2 * length)
-                loop = self._extend(loop, length)
-            limit = min(remaining, length - used, chunk or remaining)
-            chunk = min(2 * chunk, largest_chunk) if grows else chunk
-            loop, written, count = self._chunk(
-                loop, told, _tensor(np.int32(limit)), noise.draw(limit, length), size=length, rule=request.rule
-            )
-            count = int(ops.convert_to_numpy(count))
-            yield _as_numpy(written, count, num_results)
-            used, remaining = used + count, remaining - count
 
     def _extend(self, loop, length):
         """The same loop with room for `length` tokens."""
@@ -85,7 +50,7 @@ class Loop:
     def _room(self, length):
         """A buffer's size: padding takes slots of a cache, but no positions; in a full forward it takes both."""
         if isinstance(self.decoder, FullForward):
-            return self.fixed_length or min(length, self.target.max_sequence_length or length)
+            return self.target.fixed_length or min(length, self.target.max_sequence_length or length)
         return length
 
     def _batch(self, rows, source_rows, batch_size):
@@ -106,13 +71,78 @@ class Loop:
         if source_rows is not None:
             source_rows = filled(source_rows)
             source_length = longest = max(len(row) for row in source_rows)
-            if self.decoder.pads_source:
+            if self.source.fixed_length is not None:
+                source_length = self.source.fixed_length
+            elif self.decoder.pads_source:
                 source_length = bucket(longest, SMALLEST_SOURCE)
                 source_length = max(longest, min(source_length, self.source.max_sequence_length or source_length))
             batch["source_ids"] = pad_rows(source_rows, self.source.masked_token_id or 0, source_length)
             batch["source_positions"] = row_positions(source_rows, source_length, self.source.masked_token_id)
         length = self._room(bucket(prompt_length + 1, SMALLEST_CACHE))
         return {name: _tensor(value) for name, value in batch.items()}, max(length, prompt_length)
+
+    def _text(self, batch, rule, vocabulary_size, length):
+        token_ids = _pad_columns(batch["token_ids"], max(length, batch["token_ids"].shape[1]))
+        lengths = batch["last"] + 1
+        text = {"token_ids": token_ids, "lengths": lengths, "num_new": ops.zeros((), "int32")}
+        if rule.counts_tokens:
+            is_token = ops.arange(token_ids.shape[1], dtype="int32") < ops.expand_dims(lengths, -1)
+            text["counts"] = count_tokens(token_ids, is_token, vocabulary_size)
+        return text
+
+    def _position(self, loop):
+        """Positions (B,) of the tokens to feed: a row counts from its first token that the model does not mask."""
+        masked = self.target.masked_token_id
+        if masked is None:
+            return loop["position"]
+        is_before_text = ops.logical_and(ops.equal(loop["position"], 0), ops.equal(loop["token"], masked))
+        return loop["position"] - ops.cast(is_before_text, "int32")
+
+
+def _while_loop(proceed, body, values):
+    """`ops.while_loop` in plain Python."""
+    while proceed(*values):
+        values = body(*values)
+    return values
+
+
+class Loop(LoopBase):
+    """Writes one token after another into every row: the most probable, or one that is drawn."""
+
+    def __init__(self, decoder, model, source, target):
+        super().__init__(decoder, model, source, target)
+        self._start = compile_function(self._start_function, model)
+        self._chunk = compile_function(self._chunk_function, model, donate=(0,))
+
+    def stream(self, rows, source_rows, request, largest_chunk=None, grows=False):
+        """What is new of all rows, as it comes: dicts of arrays (rows * repeats, tokens of this chunk).
+
+        A chunk ends where the cache is full, and after `largest_chunk` tokens; if it `grows`, after 1, 2, 4, ... first.
+        """
+        num_results = len(rows) * request.repeats
+        batch_size = bucket(len(rows), 1)
+        batch, length = self._batch(rows, source_rows, batch_size)
+        stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), SMALLEST_STOP_LIST))[0]
+        told = {name: _tensor(value) for name, value in {**request.parameters, "stop": stop}.items()}
+        noise = Noise(request, batch_size)
+        done = np.arange(batch_size) >= len(rows)  # rows that only fill up the batch
+        static = {"rule": request.rule, "repeats": request.repeats}
+        loop, first = self._start(batch, _tensor(done), told, noise.draw(1, 1), length=length, **static)
+        used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
+        yield _as_numpy(first, 1, num_results)
+        remaining, chunk = request.max_new_tokens - 1, 1 if grows else largest_chunk
+        while remaining > 0 and not ops.convert_to_numpy(loop["done"]).all():
+            if used == length:
+                length = self._room(2 * length)
+                loop = self._extend(loop, length)
+            limit = min(remaining, length - used, chunk or remaining)
+            chunk = min(2 * chunk, largest_chunk) if grows else chunk
+            loop, written, count = self._chunk(
+                loop, told, _tensor(np.int32(limit)), noise.draw(limit, length), size=length, rule=request.rule
+            )
+            count = int(ops.convert_to_numpy(count))
+            yield _as_numpy(written, count, num_results)
+            used, remaining = used + count, remaining - count
 
     def _start_function(self, batch, done, told, noise, rule, repeats, length):
         logits, state = self.decoder.start(batch, length)
@@ -123,15 +153,6 @@ class Loop:
             loop, logits = repeat_rows((loop, logits), repeats)
         loop, written = self._choose(loop, logits, told, noise[:, 0], rule)
         return loop, {name: ops.expand_dims(x, -1) for name, x in written.items()}
-
-    def _text(self, batch, rule, vocabulary_size, length):
-        token_ids = _pad_columns(batch["token_ids"], max(length, batch["token_ids"].shape[1]))
-        lengths = batch["last"] + 1
-        text = {"token_ids": token_ids, "lengths": lengths, "num_new": ops.zeros((), "int32")}
-        if rule.counts_tokens:
-            is_token = ops.arange(token_ids.shape[1], dtype="int32") < ops.expand_dims(lengths, -1)
-            text["counts"] = count_tokens(token_ids, is_token, vocabulary_size)
-        return text
 
     def _choose(self, loop, logits, told, noise, rule):
         """The loop with its next token, and what is told of it: dict of (B,)."""
@@ -147,7 +168,7 @@ class Loop:
         done = ops.logical_or(loop["done"], is_stop(token, told["stop"]))
         if rule.reads_text:  # only then can all be banned
             nothing = ops.logical_not(ops.any(allowed > float("-inf"), axis=-1))
-            token = ops.where(nothing, told["fallback"], token)
+            token = ops.where(nothing, 0, token)  # any id will do: the row is cut before it
             done = ops.logical_or(done, nothing)
             written |= {"tokens": token, "banned": nothing}
             loop = {**loop, "text": Text(**loop["text"]).append(token)._asdict()}
@@ -183,21 +204,6 @@ class Loop:
         count = ops.zeros((), "int32")
         count, loop, written = self._while_loop(proceed, body, (count, loop, written))
         return loop, written, count
-
-    def _position(self, loop):
-        """Positions (B,) of the tokens to feed: a row counts from its first token that the model does not mask."""
-        masked = self.target.masked_token_id
-        if masked is None:
-            return loop["position"]
-        is_before_text = ops.logical_and(ops.equal(loop["position"], 0), ops.equal(loop["token"], masked))
-        return loop["position"] - ops.cast(is_before_text, "int32")
-
-
-def _while_loop(proceed, body, values):
-    """`ops.while_loop` in plain Python."""
-    while proceed(*values):
-        values = body(*values)
-    return values
 
 
 def is_stop(token, stop):

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_transformer.arguments import check_count
 from keras_transformer.generation import processors
+from keras_transformer.generation.prompts import bucket, pad_rows
 
 SAMPLERS = ("greedy", "sample", "beam")
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
@@ -64,7 +65,6 @@ class Request(NamedTuple):
     seeds: one for each row, for the noise of samplers.
     repeats: int, results for each row, which share its prefill.
     beams: `(num_beams, early_stopping)` of beam search, fixed when compiling.
-    fallback: int, the id that ends a row of which every token is banned.
     """
 
     max_new_tokens: int
@@ -74,7 +74,6 @@ class Request(NamedTuple):
     seeds: list
     repeats: int = 1
     beams: tuple = (1, False)
-    fallback: int = 0
 
 
 @dataclass
@@ -104,22 +103,27 @@ class Options:
 
     def __post_init__(self):
         self._settle_sampler()
-        finite = math.inf
-        _check_number(0, finite, False, temperature=self.temperature, repetition_penalty=self.repetition_penalty)
-        _check_number(0, 1, True, top_p=self.top_p, typical_p=self.typical_p)
-        if self.top_p == 0 or self.typical_p == 0:
-            raise ValueError("`top_p` and `typical_p` must be above 0. Received: 0")
-        _check_number(0, 1, True, min_p=self.min_p)
+        for name in ("temperature", "repetition_penalty"):
+            self._check(name, lambda x: 0 < x < math.inf, "above 0")
+        for name in ("top_p", "typical_p"):
+            self._check(name, lambda x: 0 < x <= 1, "above 0 and at most 1")
+        self._check("min_p", lambda x: 0 <= x <= 1, "between 0 and 1")
         for name in ("presence_penalty", "frequency_penalty", "length_penalty"):
-            _check_number(-finite, finite, False, **{name: getattr(self, name)})
+            self._check(name, math.isfinite, "finite")
         counts = {"top_k": 1, "num_beams": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0, "seed": 0}
         for name, least in counts.items():
             if getattr(self, name) is not None:
                 check_count(least, **{name: getattr(self, name)})
         check_count(1, num_return_sequences=self.num_return_sequences)
-        if self.early_stopping not in (None, True, False, "never"):
+        if not (self.early_stopping is None or isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
             raise ValueError(f'`early_stopping` must be True, False or "never". Received: {self.early_stopping!r}')
         self._check_sequences()
+
+    def _check(self, name, holds, expected):
+        value = getattr(self, name)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if value is not None and not (is_number and holds(value)):
+            raise ValueError(f"`{name}` must be a number, {expected}. Received: {name}={value!r}")
 
     def _settle_sampler(self):
         """An option of another sampler asks for it."""
@@ -143,6 +147,8 @@ class Options:
                 "Greedy decoding has one result for each prompt: give `num_beams`, or options of sampling. "
                 f"Received: num_return_sequences={self.num_return_sequences}"
             )
+        if self.sampler == "beam" and self.stop_strings:
+            raise ValueError("`stop_strings` do not go with beam search, whose scores are those of whole texts.")
         if self.sampler == "beam" and self.num_return_sequences > self.num_beams:
             raise ValueError(
                 "`num_return_sequences` must not be above `num_beams`. "
@@ -151,7 +157,7 @@ class Options:
 
     def rule(self, with_log_probs):
         """The `Rule` of a loop for these options."""
-        names = ("temperature", "top_k", "top_p", "min_p", "typical_p") if self.sampler == "sample" else ()
+        names = FILTERS if self.sampler == "sample" else ()
         built_in = [name for name in (*PENALTIES, "min_new_tokens") if getattr(self, name)]
         built_in += ["bad_words"] if self.bad_words_ids else []
         built_in += ["allowed_token_ids"] if self.allowed_token_ids is not None else []
@@ -174,15 +180,18 @@ class Options:
             if getattr(self, name) is not None:
                 values[name] = np.int32(getattr(self, name))
         if self.bad_words_ids:
-            words = [np.atleast_1d(np.asarray(word, "int32")) for word in self.bad_words_ids]
+            words = [_ids("bad_words_ids", word, vocabulary_size) for word in self.bad_words_ids]
             width = max(map(len, words))
             values["bad_words"] = np.stack([np.pad(w, (width - len(w), 0), constant_values=-1) for w in words])
         if self.allowed_token_ids is not None:
-            values["allowed_token_ids"] = _as_mask(self.allowed_token_ids, vocabulary_size)
+            allowed = np.asarray(self.allowed_token_ids)
+            allowed = np.flatnonzero(allowed) if allowed.dtype == bool else allowed
+            allowed = _ids("allowed_token_ids", allowed, vocabulary_size)
+            values["allowed_token_ids"] = pad_rows([allowed], -1, bucket(len(allowed), 16))[0]
         return values
 
-    def request(self, max_new_tokens, stop_token_ids, pad_token_id, vocabulary_size, with_log_probs):
-        """What a loop is asked for; its seeds begin with that of the call."""
+    def request(self, max_new_tokens, stop_token_ids, vocabulary_size, with_log_probs):
+        """What a loop is asked for; `seeds` holds that of the call, to which each row adds its own."""
         seed = np.random.SeedSequence().entropy if self.seed is None else self.seed
         parameters = self.parameters(vocabulary_size)
         if self.sampler == "beam":
@@ -195,7 +204,6 @@ class Options:
             seeds=[seed],
             repeats=self.num_return_sequences,
             beams=(self.num_beams or 1, self.early_stopping or False),
-            fallback=stop_token_ids[0] if stop_token_ids else pad_token_id,
         )
 
     @classmethod
@@ -204,20 +212,11 @@ class Options:
         return tuple(field.name for field in fields(cls))
 
 
-def _as_mask(allowed, vocabulary_size):
-    allowed = np.asarray(allowed)
-    if allowed.dtype == bool:
-        return allowed
-    mask = np.zeros(vocabulary_size, bool)
-    mask[allowed] = True
-    return mask
-
-
-def _check_number(low, high, with_high, **arguments):
-    for name, value in arguments.items():
-        if value is None:
-            continue
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        above = is_number and (value >= low if with_high else value > low)
-        if not (above and (value <= high if with_high else value < high)):
-            raise ValueError(f"`{name}` must be between {low} and {high}. Received: {name}={value!r}")
+def _ids(name, ids, vocabulary_size):
+    """Token ids as an int32 array, of which there must be one at least."""
+    ids = np.atleast_1d(np.asarray(ids))
+    limit = math.inf if vocabulary_size is None else vocabulary_size
+    are_ids = ids.ndim == 1 and ids.size and np.issubdtype(ids.dtype, np.integer)
+    if not (are_ids and 0 <= ids.min() <= ids.max() < limit):
+        raise ValueError(f"`{name}` must hold token ids below {limit}. Received: {ids.tolist()}")
+    return ids.astype("int32")

@@ -76,8 +76,9 @@ def min_new_tokens(logits, text, minimum, stop):
 
 
 def allowed_token_ids(logits, text, allowed):
-    """Only tokens that are allowed, bool (V,) or (B, V)."""
-    return ops.where(allowed, logits, BANNED)
+    """Only the ids in `allowed`, int32 (M,), of which -1 is none."""
+    is_allowed = count_tokens(ops.expand_dims(allowed, 0), allowed >= 0, logits.shape[-1]) > 0  # (1, V)
+    return ops.where(is_allowed, logits, BANNED)
 
 
 def no_repeat_ngram(logits, text, size):
@@ -108,7 +109,8 @@ def bad_words(logits, text, words):
 
 
 def count_tokens(token_ids, is_token, vocabulary_size):
-    """How often each id occurs, int32 (B, V), in (B, L) where `is_token`."""
+    """How often each id occurs, int32 (B, V), in (B, L) where `is_token`; ids outside the vocabulary count nowhere."""
+    is_token = ops.logical_and(is_token, ops.logical_and(token_ids >= 0, token_ids < vocabulary_size))
     batch = token_ids.shape[0]
     rows = ops.expand_dims(ops.arange(batch, dtype="int32"), -1) * vocabulary_size
     index = ops.reshape(rows + ops.clip(token_ids, 0, vocabulary_size - 1), (-1, 1))

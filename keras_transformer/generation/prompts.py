@@ -63,11 +63,10 @@ class Prompts:
                 expected = "0 or more" if limit is None else f"between 0 and {limit - 1}"
                 wrong = low if low < 0 else high
                 raise ValueError(f"`{self.name}[{i}]` holds the token id {wrong}; ids must be {expected}.")
-            if side.max_sequence_length is not None and len(row) > side.max_sequence_length:
-                raise ValueError(
-                    f"`{self.name}[{i}]` has {len(row)} tokens, "
-                    f"but the model has {side.max_sequence_length} learned positions."
-                )
+            limits = {"learned positions": side.max_sequence_length, "places in its input": side.fixed_length}
+            for what, most in limits.items():
+                if most is not None and len(row) > most:
+                    raise ValueError(f"`{self.name}[{i}]` has {len(row)} tokens, but the model has {most} {what}.")
 
     def join(self, new_tokens, pad_token_id):
         """Each prompt followed by its new tokens, several results in turn; arrays keep their own padding in place."""

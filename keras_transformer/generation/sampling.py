@@ -10,8 +10,6 @@ Source: nucleus (top-p) sampling: Holtzman et al. 2019 (https://arxiv.org/abs/19
 
 from keras import ops
 
-BANNED = float("-inf")
-
 
 def sample(logits, noise, filters, parameters):
     """Draw one token for each row.

@@ -80,6 +80,15 @@ def test_fewer_texts_than_were_asked_for():
     assert np.isfinite(result["scores"]).tolist() == [True] * 5 + [False] * 3
 
 
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+def test_beams_without_a_way_on_are_no_texts(early_stopping):
+    """With one allowed token there is one text, however many steps the other beams have been dead for."""
+    options = {"num_beams": 2, "num_return_sequences": 2, "allowed_token_ids": [4], "early_stopping": early_stopping}
+    result = kt.generate(small(True), [[2]], 6, return_dict=True, stop_token_id=[], **options)
+    assert result["lengths"] == [6, 0] and result["token_ids"][0].tolist() == [2, 4, 4, 4, 4, 4, 4]
+    assert np.isfinite(result["scores"][0]) and result["scores"][1] == -np.inf
+
+
 @pytest.mark.parametrize(
     "options",
     [

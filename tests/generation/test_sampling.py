@@ -202,8 +202,10 @@ class TestGenerate:
         assert text[: len(row)] == row
 
     def test_allowed_tokens_and_a_processor_of_the_user(self):
-        text = kt.generate(stacked_gpt(), PROMPTS[:1], 6, allowed_token_ids=[5, 6])[0, 5:]
-        assert set(text.tolist()) <= {5, 6}
+        mask = np.isin(np.arange(VOCABULARY_SIZE), [5, 6])
+        for allowed in ([5, 6], mask):
+            text = kt.generate(stacked_gpt(), PROMPTS[:1], 6, allowed_token_ids=allowed)[0, 5:]
+            assert set(text.tolist()) <= {5, 6}
 
         def only_successors(logits, text):
             allowed = ops.equal(ops.arange(logits.shape[-1]), text.last(1) + 1)
@@ -232,6 +234,12 @@ class TestGenerate:
             ({"num_beams": 2, "num_return_sequences": 3}, "num_beams=2"),
             ({"heat": 1.0}, "'heat'"),
             ({"sampler": "magic"}, "sampler='magic'"),
+            ({"bad_words_ids": [[VOCABULARY_SIZE]]}, "bad_words_ids"),
+            ({"bad_words_ids": [[]]}, "bad_words_ids"),
+            ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+            ({"num_beams": 2, "stop_strings": ["a"]}, "stop_strings"),
+            ({"early_stopping": 1}, "early_stopping"),
+            ({"cache": 0}, "cache=0"),
         ):
             with pytest.raises(ValueError, match=message):
                 kt.generate(stacked_gpt(), PROMPTS, 4, **options)
@@ -291,6 +299,20 @@ class TestStream:
         whole = kt.generate(stacked_gpt(), ["abc"], 20, tokenizer=Letters())[0]
         pieces = [piece for (piece,) in kt.stream(stacked_gpt(), "abc", 20, tokenizer=Letters())]
         assert len(pieces) > 3 and "abc" + "".join(pieces) == whole
+
+    def test_words_keep_the_space_before_them(self):
+        """The tokenizer takes one space off the front of a text: new tokens alone would lose it."""
+        tokenizer = kt.data.train_tokenizer(["one two one two"] * 5, vocabulary_size=300)
+        one, two = tokenizer.encode(["one two"])[0]
+
+        def alternate(ids):
+            ids = ops.convert_to_numpy(ids)
+            return np.eye(tokenizer.vocabulary_size, dtype="float32")[np.where(ids == one, two, one)]
+
+        options = {"tokenizer": tokenizer, "cache": False}
+        pieces = [piece for (piece,) in kt.stream(alternate, "one", 5, **options)]
+        assert pieces[0] == " two" and "".join(pieces) == " two one two one two"
+        assert kt.generate(alternate, ["one"], 5, stop_strings=[" one"], **options) == ["one two one"]
 
     def test_a_stop_string_ends_the_text_with_it(self):
         whole = kt.generate(stacked_gpt(), ["abc"], 30, tokenizer=Letters(), temperature=3.0, seed=1)[0]
