@@ -122,4 +122,5 @@ def test_as_transformers(kind, options):
             start = 0 if kind == "marian" else len(rows[i])
             assert result["token_ids"][place, start : start + length].tolist() == text
         if scores is not None:
-            np.testing.assert_allclose(result["scores"][i * count : (i + 1) * count], scores.numpy(), rtol=1e-5, atol=1e-4)
+            mine = result["scores"][i * count : (i + 1) * count]
+            np.testing.assert_allclose(mine, scores.numpy(), rtol=1e-5, atol=1e-4)
