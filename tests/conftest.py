@@ -18,6 +18,16 @@ def pytest_report_header():
     return f"keras {keras.__version__} on {keras.backend.backend()}"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def fresh_compilations():
+    """On JAX every compiled function keeps areas of memory mapped; some thousand of them, and the compiler crashes."""
+    yield
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.clear_caches()
+
+
 @pytest.fixture(autouse=True)
 def fresh_session():
     keras.utils.set_random_seed(0)
