@@ -20,12 +20,14 @@ class _TokenMean(keras.metrics.Metric):
     """Weighted mean of a figure over all tokens seen since the last reset; 0 before the first.
 
     Args:
+        token_values: function of `(N,)` ids and `(N, V)` logits to the figure of each token, `(N,)` float32.
         name: name of the metric.
         dtype: as in `keras.metrics.Metric`; the sums are kept in float32.
     """
 
-    def __init__(self, name, dtype=None):
+    def __init__(self, token_values, name, dtype=None):
         super().__init__(name=name, dtype=dtype)
+        self.token_values = token_values
         self.total = self.add_variable((), "zeros", dtype="float32", name="total")
         self.count = self.add_variable((), "zeros", dtype="float32", name="count")
 
@@ -41,10 +43,6 @@ class _TokenMean(keras.metrics.Metric):
         values = self.token_values(labels, ops.stop_gradient(logits))
         self.total.assign_add(ops.sum(values * weights))
         self.count.assign_add(ops.sum(weights))
-
-    def token_values(self, labels, logits):
-        """`(N,)` ids and `(N, V)` logits -> `(N,)` float32."""
-        raise NotImplementedError
 
     def result(self):
         return ops.divide_no_nan(self.total, self.count)
@@ -73,12 +71,13 @@ class TokenAccuracy(_TokenMean):
     """
 
     def __init__(self, name="token_accuracy", dtype=None):
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(_hits, name, dtype)
         self._direction = "up"  # read by EarlyStopping and ModelCheckpoint in mode "auto"
 
-    def token_values(self, labels, logits):
-        hits = ops.cast(ops.equal(labels, ops.cast(ops.argmax(logits, axis=-1), "int32")), "float32")
-        return ops.where(in_vocabulary(labels, logits.shape[-1]), hits, float("nan"))
+
+def _hits(labels, logits):
+    hits = ops.cast(ops.equal(labels, ops.cast(ops.argmax(logits, axis=-1), "int32")), "float32")
+    return ops.where(in_vocabulary(labels, logits.shape[-1]), hits, float("nan"))
 
 
 @register
@@ -105,11 +104,8 @@ class TokenCrossentropy(_TokenMean):
     """
 
     def __init__(self, name="token_crossentropy", dtype=None):
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(token_crossentropy, name, dtype)
         self._direction = "down"
-
-    def token_values(self, labels, logits):
-        return token_crossentropy(labels, logits)
 
 
 @register
