@@ -1,7 +1,6 @@
 """One call of `generate` or `stream`: its arguments checked, its prompts read, its loop chosen and run."""
 
 import itertools
-import numbers
 import warnings
 
 import keras
@@ -14,7 +13,7 @@ from keras_transformer.generation.choice import build, choose_decoder, full_deco
 from keras_transformer.generation.loop import Loop, Result, join
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
-from keras_transformer.generation.prompts import Prompts, pad_rows
+from keras_transformer.generation.prompts import Prompts, as_ids, pad_rows
 from keras_transformer.layers import read_card
 from keras_transformer.ops.cache import CannotCache
 
@@ -34,7 +33,7 @@ class Job:
         for name in ("start", "stop"):  # what the call says, or the model's card, or the tokenizer
             sources = (ids[name], card.get(f"{name}_token_id"), getattr(tokenizer, f"{name}_token_id", None))
             ids[name] = next((token_id for token_id in sources if token_id is not None), None)
-        stop = _token_ids("stop_token_id", ids["stop"])
+        stop = as_ids("stop_token_id", ids["stop"]).tolist()
         self.pad_token_id = card.get("pad_token_id") or 0 if ids["pad"] is None else ids["pad"]
         check_id(pad_token_id=self.pad_token_id)
         if tokenizer is not None:
@@ -74,7 +73,7 @@ class Job:
         return [result for row in results for result in row]
 
     def _run_batch(self, loop, chosen, tell):
-        batch = self._batch(chosen)
+        batch, stop = self._batch(chosen), self.request.stop_token_ids
         stop_strings = self._stop_strings(chosen)
         if isinstance(loop, BeamLoop):
             results = loop.run(*batch)
@@ -85,9 +84,9 @@ class Job:
                 done += part["tokens"].shape[1]
                 if tell:
                     tell(done)
-                results = join(parts, self.request.stop_token_ids)
-                if stop_strings and stop_strings.end_all(results, self.request.stop_token_ids):
+                if stop_strings and stop_strings.end_all(join(parts, stop), stop):
                     break
+            results = join(parts, stop)
         if tell:
             tell(self.request.max_new_tokens)
         return stop_strings.cut(results) if stop_strings else results
@@ -208,10 +207,8 @@ def _options(sampler, options):
 def _start_token_id(start, target):
     if start is None:
         raise ValueError("An encoder-decoder needs `start_token_id`, the first token of every target.")
-    limit = target.vocabulary_size
-    if not isinstance(start, numbers.Integral) or start < 0 or (limit is not None and start >= limit):
-        raise ValueError(f"`start_token_id` must be a token id below {limit}. Received: start_token_id={start!r}")
-    return int(start)
+    check_id(start_token_id=start)
+    return int(as_ids("start_token_id", start, target.vocabulary_size)[0])
 
 
 def _batches(lengths, batch_size, of_equal_length):
@@ -221,14 +218,6 @@ def _batches(lengths, batch_size, of_equal_length):
     for group in groups:
         for begin in range(0, len(group), batch_size):
             yield group[begin : begin + batch_size]
-
-
-def _token_ids(name, ids):
-    """One id or several as a list of ints."""
-    ids = np.atleast_1d(np.asarray([] if ids is None else ids))
-    if ids.ndim > 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
-        raise ValueError(f"`{name}` must be an integer token id, or several. Received: {name}={ids.tolist()}")
-    return ids.tolist()
 
 
 def _check_length(target, longest, max_new_tokens):

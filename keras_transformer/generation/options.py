@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.arguments import check_count
 from keras_transformer.generation import processors
-from keras_transformer.generation.prompts import bucket, pad_rows
+from keras_transformer.generation.prompts import as_ids, bucket, pad_rows
 
 SAMPLERS = ("greedy", "sample", "beam")
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
@@ -180,13 +180,17 @@ class Options:
             if getattr(self, name) is not None:
                 values[name] = np.int32(getattr(self, name))
         if self.bad_words_ids:
-            words = [_ids("bad_words_ids", word, vocabulary_size) for word in self.bad_words_ids]
+            words = [as_ids("bad_words_ids", word, vocabulary_size) for word in self.bad_words_ids]
+            if not all(map(len, words)):
+                raise ValueError("`bad_words_ids` holds an empty sequence, which would ban everything.")
             width = max(map(len, words))
             values["bad_words"] = np.stack([np.pad(w, (width - len(w), 0), constant_values=-1) for w in words])
         if self.allowed_token_ids is not None:
             allowed = np.asarray(self.allowed_token_ids)
             allowed = np.flatnonzero(allowed) if allowed.dtype == bool else allowed
-            allowed = _ids("allowed_token_ids", allowed, vocabulary_size)
+            allowed = as_ids("allowed_token_ids", allowed, vocabulary_size)
+            if not len(allowed):
+                raise ValueError("`allowed_token_ids` is empty: no token may be written.")
             values["allowed_token_ids"] = pad_rows([allowed], -1, bucket(len(allowed), 16))[0]
         return values
 
@@ -210,13 +214,3 @@ class Options:
     def names(cls):
         """All option names."""
         return tuple(field.name for field in fields(cls))
-
-
-def _ids(name, ids, vocabulary_size):
-    """Token ids as an int32 array, of which there must be one at least."""
-    ids = np.atleast_1d(np.asarray(ids))
-    limit = math.inf if vocabulary_size is None else vocabulary_size
-    are_ids = ids.ndim == 1 and ids.size and np.issubdtype(ids.dtype, np.integer)
-    if not (are_ids and 0 <= ids.min() <= ids.max() < limit):
-        raise ValueError(f"`{name}` must hold token ids below {limit}. Received: {ids.tolist()}")
-    return ids.astype("int32")

@@ -122,6 +122,16 @@ def _to_numpy(x):
     return ops.convert_to_numpy(x)
 
 
+def as_ids(name, ids, limit=None):
+    """One id, or several, as an int32 array (N,); `limit` is the size of the vocabulary, if they must be in it."""
+    array = _int_array(np.atleast_1d(np.asarray([] if ids is None else ids)), name)
+    if array.ndim != 1:
+        raise ValueError(f"`{name}` must be a token id or a flat list of them. Received: {name}={ids}")
+    if limit is not None and array.size and not 0 <= array.min() <= array.max() < limit:
+        raise ValueError(f"`{name}` must be a token id from 0 to {limit - 1}. Received: {name}={ids}")
+    return array
+
+
 def _int_array(x, name):
     if x.size and not np.issubdtype(x.dtype, np.integer):
         raise ValueError(f"`{name}` must hold integer token ids. Received: dtype={x.dtype}")

@@ -27,7 +27,7 @@ from keras_transformer.layers.key_source import KeySource, find_keys
 from keras_transformer.layers.projections import check_shapes, into_heads, out_of_heads
 from keras_transformer.ops.attention import attend
 from keras_transformer.ops.cache import current_scope
-from keras_transformer.ops.capture import current_scores_scope
+from keras_transformer.ops.capture import ScoresScope
 from keras_transformer.ops.masks import attention_mask as mask_from_positions
 from keras_transformer.ops.masks import combine, indices
 
@@ -203,7 +203,7 @@ class MultiHeadAttention(PolicyLayer):
             current_scope(),
             use_causal_mask,
         )
-        captured = current_scores_scope()
+        captured = ScoresScope.current()
         output, scores = self._masks_and_attend(
             axes.fold(projected),
             keys,

@@ -23,21 +23,11 @@ nested models. Rows differ in length without a gather: every row writes to the s
 row is said by its position alone.
 """
 
-import threading
-
 import keras
 from keras import ops
 
 from keras_transformer.ops.masks import NOT_A_TOKEN
-from keras_transformer.ops.symbolic import in_symbolic_call
-
-_stack = threading.local()
-
-
-def current_scope():
-    """The innermost open `DecodingScope`, or None."""
-    scopes = getattr(_stack, "scopes", None)
-    return scopes[-1] if scopes and not in_symbolic_call() else None
+from keras_transformer.ops.scope import Scope
 
 
 class CannotCache(ValueError):
@@ -48,7 +38,7 @@ class LooksBothWays(ValueError):
     """The model is not causal, so it cannot be decoded at all."""
 
 
-class DecodingScope:
+class DecodingScope(Scope):
     """Gives the attention layers called inside it their positions and their cache.
 
     Args:
@@ -85,15 +75,6 @@ class DecodingScope:
             self._index, self._length = cache["index"], cache["positions"].shape[1]
             self._check_room(num_new)
             self.key_positions = ops.slice_update(cache["positions"], (0, self._index), self.positions)
-
-    def __enter__(self):
-        if not hasattr(_stack, "scopes"):
-            _stack.scopes = []
-        _stack.scopes.append(self)
-        return self
-
-    def __exit__(self, *exception):
-        _stack.scopes.pop()
 
     @property
     def caches(self):
@@ -179,6 +160,11 @@ class DecodingScope:
                 f"The cache has {self._length} slots, {int(index)} are taken and {num_new} tokens were fed. "
                 "Grow it first: `extend_cache(cache, length)`."
             )
+
+
+def current_scope():
+    """The innermost open `DecodingScope`, or None."""
+    return DecodingScope.current()
 
 
 def extend_cache(cache, length):

@@ -460,7 +460,8 @@ class TestBadInput:
             kt.generate(model, PROMPTS, 4, sampler="magic")
         with pytest.raises(ValueError, match="max_new_tokens"):
             kt.generate(model, PROMPTS, -1)
-        for argument, value in (("stop_token_id", 5.5), ("stop_token_id", [[5]]), ("pad_token_id", 2.5)):
+        wrong = {"stop_token_id": (5.5, 2**40, [[5]]), "pad_token_id": (2.5,)}
+        for argument, value in ((argument, value) for argument, values in wrong.items() for value in values):
             with pytest.raises(ValueError, match=argument):
                 kt.generate(model, PROMPTS, 4, **{argument: value})
         assert kt.generate(model, PROMPTS, 4, stop_token_id=np.array(5)).shape[0] == 4
