@@ -20,6 +20,7 @@ NAMES = [str(path.relative_to(ROOT / PACKAGE)) for path in MODULES]
 RANKS = {
     "arguments": -1,
     "files": -1,
+    "weights": -1,
     "ops": 0,
     "layers": 1,
     "models": 2,

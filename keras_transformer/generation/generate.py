@@ -42,8 +42,9 @@ def generate(
         pad_token_id: fills up the result on the right; None: what the model's card says, else 0.
         padding_mask: boolean (B, T), True = real token, for arrays. Without it, the id that the model itself masks is
             padding where it stands at either end of a row.
-        tokenizer: object with `encode(list of str) -> list of id lists` and `decode(list of id lists) -> list of str`;
-            strings go in and come out.
+        tokenizer: of this library, `tokenizers`, `transformers` or keras-hub, or any object with
+            `encode(list of str) -> list of id lists` and `decode(list of id lists) -> list of str`; strings go in and
+            come out.
         cache: `"auto"`, True insists on the cache (a `ValueError` says why it cannot be), False forbids it.
         batch_size: rows decoded together, rounded up to a power of two, times `num_beams` or
             `num_return_sequences`; longer lists are sorted by length and cut.

@@ -6,6 +6,7 @@ import warnings
 import keras
 import numpy as np
 
+from keras_transformer import weights
 from keras_transformer.arguments import check_count, check_id, check_size
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.beam import BeamLoop
@@ -14,6 +15,7 @@ from keras_transformer.generation.loop import Loop, Result, join
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
 from keras_transformer.generation.prompts import Prompts, as_ids, pad_rows
+from keras_transformer.generation.text_codec import TextCodec
 from keras_transformer.layers import read_card
 from keras_transformer.ops.cache import CannotCache
 
@@ -28,6 +30,8 @@ class Job:
         if not (isinstance(cache, bool) or cache == "auto"):
             raise ValueError(f'`cache` must be "auto", True or False. Received: cache={cache!r}')
         check_count(0, max_new_tokens=max_new_tokens)
+        tokenizer = None if tokenizer is None else TextCodec(tokenizer)
+        weights.bring_back(model)
         self.model, self.cache, self.tokenizer, self.sampler = model, cache, tokenizer, options.sampler
         card, self.known = read_card(model), _known(model)
         for name in ("start", "stop"):  # what the call says, or the model's card, or the tokenizer
@@ -37,7 +41,7 @@ class Job:
         self.pad_token_id = card.get("pad_token_id") or 0 if ids["pad"] is None else ids["pad"]
         check_id(pad_token_id=self.pad_token_id)
         if tokenizer is not None:
-            inputs = tokenizer.encode([inputs] if isinstance(inputs, str) else list(inputs))
+            inputs = tokenizer.encode(inputs)
         self.stop_strings = check_stop_strings(options.stop_strings, tokenizer)
         read_by = self.known.source or self.known.target
         self.prompts = Prompts(inputs, padding_mask, read_by.masked_token_id)
@@ -159,7 +163,7 @@ class Job:
         if self.tokenizer is not None:
             prompts = self._in_front(range(len(self.rows)))
             texts = [[*prompt, *new] for prompt, new in zip(prompts, new_tokens, strict=True)]
-            found["texts"] = self.tokenizer.decode([list(map(int, text)) for text in texts])
+            found["texts"] = self.tokenizer.decode(texts)
         return found
 
     def _lengths(self):

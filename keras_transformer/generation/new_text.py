@@ -14,12 +14,12 @@ class NewText:
     """
 
     def __init__(self, tokenizer, prompts):
-        self.decode, self.prompts = tokenizer.decode, [list(map(int, prompt)) for prompt in prompts]
+        self.decode, self.prompts = tokenizer.decode, prompts
         self.begin = [len(text) for text in self.decode(self.prompts)]
 
     def of_all(self, results):
         """The new texts of all results, a list of str."""
-        whole = [[*prompt, *result.tokens.tolist()] for prompt, result in zip(self.prompts, results, strict=True)]
+        whole = [[*prompt, *result.tokens] for prompt, result in zip(self.prompts, results, strict=True)]
         return [text[begin:] for text, begin in zip(self.decode(whole), self.begin, strict=True)]
 
     def of_tokens(self, index, tokens):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer import weights
 from keras_transformer.ops.capture import ScoresScope
 
 
@@ -34,6 +35,7 @@ def attention_scores(model, inputs):
     if isinstance(inputs, list) and not any(hasattr(x, "shape") for x in inputs):
         inputs = np.asarray(inputs)  # rows of ids, not one array per input
     inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
+    weights.bring_back(model)
     with ScoresScope() as scope:
         model(inputs, training=False)
     if not scope.records:

@@ -7,6 +7,7 @@ import time
 
 import keras
 
+from keras_transformer import weights
 from keras_transformer.arguments import check_positive_number
 
 
@@ -74,8 +75,7 @@ class Budget(keras.callbacks.Callback):
 
     def _count_updates(self):
         """Ask the optimizer: with `steps_per_execution`, what Keras calls a batch here is several."""
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()  # on JAX, `fit` keeps the variables outside the model
+        weights.bring_back(self.model)
         self.step = int(self.model.optimizer.iterations) - self._updates_before
 
     def _spent(self):

@@ -376,6 +376,21 @@ class Unbuilt(keras.Model):
 
 
 class TestModelsAsTheyCome:
+    def test_inside_a_callback_of_fit(self):
+        """It sees the weights as they are after each batch."""
+        model = kt.models.transformer(VOCABULARY_SIZE, VOCABULARY_SIZE, 1, 2, 8, 16, start_token_id=1, dropout=0.0)
+        model.compile(keras.optimizers.SGD(5.0), kt.training.MaskedCrossentropy())
+        inputs, told = ragged((5, 3)), []
+
+        def write():
+            return kt.generate(model, inputs, 4, stop_token_id=[], return_dict=True)["log_probs"]
+
+        callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: told.append(write()))
+        x = np.random.default_rng(0).integers(3, VOCABULARY_SIZE, (6, 4))
+        model.fit([x, x], x, batch_size=2, epochs=1, verbose=0, callbacks=[callback])
+        np.testing.assert_allclose(told[-1], write(), atol=1e-5)
+        assert abs(np.subtract(told[-1], told[0])).max() > 1e-3
+
     def test_a_model_that_was_never_called(self):
         """Its weights are made before anything is compiled; dropout is off whatever its `call` takes for granted."""
         model = Unbuilt()

@@ -1,8 +1,10 @@
 """Samplers and logits processors against exact distributions and against `transformers`."""
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from keras import ops
@@ -327,6 +329,40 @@ class TestStream:
         with pytest.raises(ValueError, match="stop_strings"):
             kt.stream(stacked_gpt(), PROMPTS, 4, stop_strings=["a"])
         assert list(kt.stream(stacked_gpt(), PROMPTS, 0)) == []
+
+
+class TestTokenizers:
+    """Strings in, strings out, by the tokenizers of other libraries."""
+
+    @pytest.mark.parametrize("library", ["tokenizers", "transformers"])
+    def test_byte_pairs(self, library):
+        ours = kt.data.train_tokenizer(["one two one two"] * 5, vocabulary_size=300)
+        theirs = tokenizers.Tokenizer.from_str(ours._backend.to_str())
+        if library == "transformers":
+            theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=theirs)
+        one, two = ours.encode(["one two"])[0]
+
+        def alternate(ids):
+            return np.eye(300, dtype="float32")[np.where(ops.convert_to_numpy(ids) == one, two, one)]
+
+        assert kt.generate(alternate, ["one", "one two"], 2, tokenizer=theirs, cache=False) == [
+            "one two one",
+            "one two one two",
+        ]
+
+    def test_keras_hub(self):
+        tokenizer = keras_hub.tokenizers.ByteTokenizer()
+
+        def successor(ids):
+            return np.eye(256, dtype="float32")[(ops.convert_to_numpy(ids) + 1) % 256]
+
+        assert kt.generate(successor, ["abc", "x"], 2, tokenizer=tokenizer, cache=False) == ["abcde", "xyz"]
+        pieces = kt.stream(successor, "a", 4, tokenizer=tokenizer, cache=False)
+        assert "".join(piece for (piece,) in pieces) == "bcde"
+
+    def test_what_is_none(self):
+        with pytest.raises(ValueError, match="`tokenizer`.*dict"):
+            kt.generate(stacked_gpt(), ["a"], 2, tokenizer={})
 
 
 def test_a_progress_bar(capsys):
