@@ -24,9 +24,10 @@ test: $(VENV)/.test
 	done; \
 	printf "\n$$summary"; exit $$status
 
+# Compiling small models is most of the work and uses one core, so test files are shared out over all cores.
 $(BACKENDS:%=test-%): test-%: $(VENV)/.test
 	@echo "== pytest, KERAS_BACKEND=$*"
-	@$(QUIET) KERAS_BACKEND=$* $(BIN)/python -m pytest -q $(ARGS)
+	@$(QUIET) KERAS_BACKEND=$* $(BIN)/python -m pytest -q --numprocesses auto --dist loadfile $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
