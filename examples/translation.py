@@ -161,11 +161,9 @@ def train(args):
         args.output.mkdir(parents=True, exist_ok=True)
     print(f"in batches: {train_batches.summary()}; {tokenizer.vocabulary_size:,} pieces")
     print(f"{model.count_params():,} parameters, on {keras.backend.backend()}\n", flush=True)
-    epochs, verbose = math.ceil(args.epochs or 1000), 1 if sys.stdout.isatty() else 2
-    callbacks = [budget, kt.training.StopOnInterrupt()]
-    history = model.fit(
-        train_batches, validation_data=valid_batches, epochs=epochs, callbacks=callbacks, verbose=verbose
-    )
+    until = {"epochs": math.ceil(args.epochs or 1000), "callbacks": [budget, kt.training.StopOnInterrupt()]}
+    verbose = 1 if sys.stdout.isatty() else 2
+    history = model.fit(train_batches, validation_data=valid_batches, verbose=verbose, **until)
     path = args.output / "translator.keras"
     kt.data.save_text_model(model, tokenizer, path)
     tokens = train_batches.num_real_tokens * budget.step / len(train_batches)
@@ -188,6 +186,8 @@ def main(args):
         return train(args)
     with one_line_errors():
         model, tokenizer = kt.data.load_text_model(args.evaluate or args.model)
+        if len(model.inputs) != 2:
+            raise ValueError(f"{args.evaluate or args.model} is no translator: {len(model.inputs)} input instead of 2")
         if args.translate:
             print(*kt.generate(model, args.translate, max_new_tokens=args.max_length, tokenizer=tokenizer), sep="\n")
         else:

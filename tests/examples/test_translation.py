@@ -228,6 +228,16 @@ def test_bad_input_ends_with_one_line(options, message, monkeypatch, tmp_path):
     assert re.search(f"^error: .*{message}", stopped.value.code)
 
 
+def test_a_model_of_one_text_is_no_translator(tmp_path):
+    tokenizer = kt.data.train_tokenizer(["in three days"] * 9, 300)
+    inputs = keras.Input((None,), dtype="int32")
+    logits = kt.layers.PositionalEmbedding(tokenizer.vocabulary_size, 4)
+    model = keras.Model(inputs, logits(logits(inputs), reverse=True))
+    kt.data.save_text_model(model, tokenizer, tmp_path / "writer.keras")
+    with pytest.raises(SystemExit, match=r"error: .*writer.keras is no translator: 1 input instead of 2"):
+        call("--model", tmp_path / "writer.keras", "--translate", "in 3 days")
+
+
 def test_tfds_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(SystemExit, match=r"error: .*keras-transformer-kit\[datasets\]"):
