@@ -73,6 +73,12 @@ def vocabulary_size(model):
     return max(_table_sizes(model), default=None)
 
 
+def num_logits(model):
+    """Size of a functional model's last axis, of another the rows of its token table; None if neither is known."""
+    outputs = getattr(model, "outputs", None) or ()
+    return outputs[0].shape[-1] if len(outputs) == 1 else vocabulary_size(model)
+
+
 def _table_sizes(model):
     ours = [layer.vocabulary_size for layer in walk(model) if isinstance(layer, PositionalEmbedding)]
     sizes = [size for size in ours if size]

@@ -70,3 +70,33 @@ def _cached_decoder(model, source, target):
         return cached, None
     names = ", ".join(sorted({f"{layer.name} ({type(layer).__name__})" for layer in foreign}))
     return None, f"{reason}; not of this library and maybe mixing positions: {names}"
+
+
+class Known:
+    """What was found out about a model, its decoders by the argument `cache`, and its compiled loops.
+
+    A class of its own, into which Keras does not look when it saves the model.
+    """
+
+    def __init__(self, model, variables):
+        self.variables = variables
+        self.source, self.target = anatomy.sides(model)
+        self.decoders, self.loops = {}, {}
+
+    def loop(self, key, make):
+        """The loop of this key, made at its first use."""
+        if key not in self.loops:
+            self.loops[key] = make()
+        return self.loops[key]
+
+
+def known_of(model):
+    """What is kept about the model, begun anew when its variables are others (after LoRA, int8)."""
+    variables = tuple(getattr(model, "variables", ()))
+    found = getattr(model, "_decoding", None)
+    same = found is not None and len(found.variables) == len(variables)
+    if not same or any(a is not b for a, b in zip(found.variables, variables, strict=True)):
+        found = Known(model, variables)
+        # Past Keras' and torch's attribute tracking: this is no part of the model.
+        object.__setattr__(model, "_decoding", found)
+    return found

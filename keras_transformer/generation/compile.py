@@ -11,27 +11,33 @@ def compile_function(function, model, donate=()):
 
     Args:
         function: takes tensors, or nested dicts of them, by position, and static values by keyword.
-        model: the `keras.Model` that the function calls, or any callable, which then runs eagerly.
+        model: the `keras.Model` that the function calls, or a tuple of several; any other callable runs eagerly.
         donate: positions of arguments whose memory may be reused for the results.
 
     Returns:
         A function of the same signature.
     """
-    if not isinstance(model, keras.layers.Layer):
+    if not can_compile(model):
         return function
+    models = model if isinstance(model, tuple) else (model,)
     return {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}.get(keras.config.backend(), _eager)(
-        function, model, donate
+        function, models, donate
     )
 
 
-def _eager(function, model, donate):
+def can_compile(model):
+    """Whether a model, or every one of a tuple, can be traced: others may work on NumPy inside."""
+    return all(isinstance(x, keras.layers.Layer) for x in (model if isinstance(model, tuple) else (model,)))
+
+
+def _eager(function, models, donate):
     return function
 
 
-def _jax(function, model, donate):
+def _jax(function, models, donate):
     import jax
 
-    variables = model.variables
+    variables = [variable for model in models for variable in model.variables]
 
     def pure(values, static, *arguments):
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
@@ -45,14 +51,14 @@ def _jax(function, model, donate):
     return call
 
 
-def _tensorflow(function, model, donate):
+def _tensorflow(function, models, donate):
     import tensorflow as tf
 
     # Python numbers are constants to a trace, so static values arrive as they are and make a trace each.
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-def _torch(function, model, donate):
+def _torch(function, models, donate):
     import torch
 
     def call(*arguments, **static):

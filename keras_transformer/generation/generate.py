@@ -34,8 +34,8 @@ def generate(
         inputs: list of ragged id lists, one id list, or an int array (B, T); with `tokenizer`, a string or a list of
             strings.
         max_new_tokens: the most tokens to add to a row.
-        sampler: `"greedy"`, always the most probable token, `"sample"` or `"beam"`; an option of one of these two asks
-            for it as well.
+        sampler: `"greedy"`, always the most probable token, `"sample"`, `"beam"` or `"contrastive"`; an option of one
+            of these asks for it as well.
         stop_token_id: int or list of ints that end a row when they are generated; in the prompt they mean nothing.
             None: what the model's card (`kt.layers.ModelCard`) or the tokenizer says; []: no token ends a row.
         start_token_id: the first decoder token of an encoder-decoder; None: what the card or the tokenizer says.
@@ -50,11 +50,12 @@ def generate(
             `num_return_sequences`; longer lists are sorted by length and cut.
         return_dict: return a dict with `token_ids`, `lengths` (the number of new tokens of each row, its stop token
             included), `log_probs` (for each row an array with the model's log-probability of each new token; not of
-            beams), `scores` (of beams) and `texts` (with `tokenizer`).
+            beams), `scores` (of beams), `num_accepted_tokens` (of drafts, for each row) and `texts` (with `tokenizer`).
         verbose: 1 shows a progress bar.
         **options: of the samplers, spelled as in `transformers`. Other values compile nothing; other options than at
             the call before do, and so do other sizes: `num_beams`, `num_return_sequences`, `no_repeat_ngram_size`,
-            the number of `bad_words_ids`, and a new processor.
+            the number of `bad_words_ids`, `num_assistant_tokens`, `prompt_lookup_num_tokens`, `top_k` of contrastive
+            search, and a new processor.
 
     Options of sampling, applied in this order:
         temperature: above 0; the logits are divided by it.
@@ -71,6 +72,21 @@ def generate(
         early_stopping: True: stop when there are `num_beams` finished texts; False, the default: when no running one
             can beat them at its present length; "never": when none can at any length.
         num_return_sequences: how many of the best texts.
+
+    Options of contrastive search (Su et al. 2022, https://arxiv.org/abs/2202.06417), which takes the candidate of the
+    highest (1 - penalty_alpha) * probability - penalty_alpha * largest cosine of its hidden state to those of the text:
+        penalty_alpha: between 0 and 1; 0 is greedy decoding. Needs a functional model that ends with `Dense` or a tied
+            embedding.
+        top_k: how many candidates, the most probable ones.
+
+    Options of drafts, for greedy decoding and sampling, which change the time and not the distribution of the texts
+    (Leviathan et al. 2023, https://arxiv.org/abs/2211.17192):
+        assistant_model: a model of the same vocabulary that drafts tokens, which the model verifies in one forward; an
+            encoder-decoder may have another one or a decoder-only model.
+        num_assistant_tokens: how many at a time, 5 by default.
+        prompt_lookup_num_tokens: how many tokens to draft at a time without a second model: those that followed where
+            the last tokens of the text occur before, in the source or in the text.
+        max_matching_ngram_size: the most last tokens to look up, 2 by default.
 
     Options of all samplers:
         repetition_penalty: logits of ids that occur are divided by it if positive, else multiplied.
@@ -95,6 +111,8 @@ def generate(
     ```python
     generate(model, [[5, 6, 7], [8, 9]], max_new_tokens=20, stop_token_id=2)
     generate(model, [[5, 6, 7]], 20, temperature=0.8, top_p=0.95, seed=1, num_return_sequences=3)
+    generate(model, [[5, 6, 7]], 20, temperature=0.8, assistant_model=smaller_model, num_assistant_tokens=4)
+    generate(model, [[5, 6, 7]], 20, penalty_alpha=0.6, top_k=4)
     ```
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
@@ -124,7 +142,8 @@ def stream(
     Args:
         model, inputs, max_new_tokens, sampler, stop_token_id, start_token_id, pad_token_id, padding_mask, tokenizer,
             cache, **options: as for `generate`; beams cannot be streamed, as the best one is known at the end only.
-        chunk_size: the most tokens at a time; the first pieces are of 1, 1, 2, 4, ... tokens.
+        chunk_size: the most tokens at a time; the first pieces are of 1, 1, 2, 4, ... tokens. With drafts pieces are
+            of one round at least, in which rows get different numbers of tokens.
 
     Yields:
         A list with an entry for each row (and sample): the list of its new token ids, its stop token included, empty

@@ -10,14 +10,17 @@ from keras_transformer import weights
 from keras_transformer.arguments import check_count, check_id, check_size
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.beam import BeamLoop
-from keras_transformer.generation.choice import build, choose_decoder, full_decoder
+from keras_transformer.generation.choice import build, choose_decoder, full_decoder, known_of
+from keras_transformer.generation.contrastive import ContrastiveLoop
+from keras_transformer.generation.drafters import DraftCannotCache, LookupDrafter, ModelDrafter, cannot_draft
 from keras_transformer.generation.loop import Loop, Result, join
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
 from keras_transformer.generation.prompts import Prompts, as_ids, pad_rows
+from keras_transformer.generation.speculative import SpeculativeLoop
 from keras_transformer.generation.text_codec import TextCodec
 from keras_transformer.layers import read_card
-from keras_transformer.ops.cache import CannotCache
+from keras_transformer.ops.cache import CannotCache, LooksBothWays
 
 
 class Job:
@@ -33,7 +36,7 @@ class Job:
         tokenizer = None if tokenizer is None else TextCodec(tokenizer)
         weights.bring_back(model)
         self.model, self.cache, self.tokenizer, self.sampler = model, cache, tokenizer, options.sampler
-        card, self.known = read_card(model), _known(model)
+        card, self.known = read_card(model), known_of(model)
         for name in ("start", "stop"):  # what the call says, or the model's card, or the tokenizer
             sources = (ids[name], card.get(f"{name}_token_id"), getattr(tokenizer, f"{name}_token_id", None))
             ids[name] = next((token_id for token_id in sources if token_id is not None), None)
@@ -47,13 +50,35 @@ class Job:
         self.prompts = Prompts(inputs, padding_mask, read_by.masked_token_id)
         self.prompts.check(read_by)
         if build(model, self.prompts.rows[0]):
-            self.known = _known(model)
+            self.known = known_of(model)
         target = self.known.target
         self.rows, self.sources = self.prompts.rows, None
         if self.known.source is not None:
             self.rows, self.sources = [[_start_token_id(ids["start"], target)]] * len(self.rows), self.rows
-        _check_length(target, max(map(len, self.rows)), max_new_tokens)
+        # Contrastive search feeds the last token as well, to choose it.
+        longest = max(map(len, self.rows)) + (options.sampler == "contrastive")
+        _check_length(target, longest, max_new_tokens)
+        self.assistant = options.assistant_model
+        if self.assistant is not None:
+            self._check_assistant(max_new_tokens)
         self.request = options.request(int(max_new_tokens), stop, target.vocabulary_size, with_log_probs)
+
+    def _check_assistant(self, max_new_tokens):
+        """Refuse a model that cannot draft for this one."""
+        weights.bring_back(self.assistant)
+        build(self.assistant, self.rows[0])
+        source, target = anatomy.sides(self.assistant)
+        if source is not None and self.sources is None:
+            raise ValueError("`assistant_model` is an encoder-decoder, but the model has no sources to give to it.")
+        sizes = [anatomy.num_logits(model) for model in (self.model, self.assistant)]
+        if None not in sizes and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"`assistant_model` must have the vocabulary of the model, which gives {sizes[0]} logits. "
+                f"Received: an assistant_model that gives {sizes[1]}"
+            )
+        if source is not None:
+            self.prompts.check(source, "`assistant_model`")
+        _check_length(target, max(map(len, self.rows)), max_new_tokens, "`assistant_model`")
 
     def run(self, batch_size, verbose=0):
         """The `Result`s of all rows, those of one row next to each other."""
@@ -67,7 +92,7 @@ class Job:
         request, results = self.request, [None] * len(self.rows)
         if request.max_new_tokens == 0:
             return [Result(np.zeros(0, "int32"), np.zeros(0, "float32"), 0.0)] * (len(self.rows) * request.repeats)
-        batches = list(_batches(self._lengths(), batch_size, of_equal_length=not loop.decoder.pads_source))
+        batches = list(_batches(self._lengths(), batch_size, of_equal_length=not loop.pads_source))
         progress = keras.utils.Progbar(len(batches) * request.max_new_tokens, unit_name="token") if verbose else None
         for number, chosen in enumerate(batches):
             tell = progress and (lambda done, before=number * request.max_new_tokens: progress.update(before + done))
@@ -85,9 +110,9 @@ class Job:
             parts, done = [], 0
             for part in loop.stream(*batch, largest_chunk=8 if stop_strings else None):
                 parts.append(part)
-                done += part["tokens"].shape[1]
+                done += max(map(len, part["tokens"]))
                 if tell:
-                    tell(done)
+                    tell(min(done, self.request.max_new_tokens))
                 if stop_strings and stop_strings.end_all(join(parts, stop), stop):
                     break
             results = join(parts, stop)
@@ -114,7 +139,7 @@ class Job:
         yield from parts
 
     def _stream_of(self, loop, chunk_size):
-        if not loop.decoder.pads_source and len(set(self._lengths())) > 1:
+        if not loop.pads_source and len(set(self._lengths())) > 1:
             raise ValueError("This model does not mask the padding of sources: stream sources of one length at a time.")
         return loop.stream(*self._batch(range(len(self.rows))), largest_chunk=chunk_size, grows=True)
 
@@ -160,6 +185,9 @@ class Job:
             found["scores"] = np.asarray([result.score for result in results], "float32")
         elif results[0].log_probs is not None:
             found["log_probs"] = [result.log_probs for result in results]
+        if self.request.draft is not None:
+            accepted = [0 if result.drafted is None else result.drafted.sum() for result in results]
+            found["num_accepted_tokens"] = np.asarray(accepted, "int32")
         if self.tokenizer is not None:
             prompts = self._in_front(range(len(self.rows)))
             texts = [[*prompt, *new] for prompt, new in zip(prompts, new_tokens, strict=True)]
@@ -176,25 +204,53 @@ class Job:
         return [self.rows[i] for i in chosen], sources, self.request._replace(seeds=seeds)
 
     def _loop(self):
-        known = self.known
-        if self.cache not in known.decoders:
-            self._keep(*choose_decoder(self.model, known.source, known.target, self.cache))
-        return known.loop(self.model, self.cache, self.request)
+        """The loop that serves the request; it is kept for the next one."""
+        decoder, draft, known = self._decoder(self.model), None, self.known
+        if self.assistant is not None:
+            try:
+                draft = self._decoder(self.assistant)
+            except LooksBothWays as error:
+                raise cannot_draft(error) from error
+        arguments = decoder, self.model, known.source, known.target
+        if self.sampler == "beam":
+            return known.loop((decoder, BeamLoop), lambda: BeamLoop(*arguments))
+        if self.sampler == "contrastive":
+            return known.loop((decoder, ContrastiveLoop), lambda: ContrastiveLoop(*arguments))
+        if self.request.draft is None:
+            return known.loop((decoder, Loop), lambda: Loop(*arguments))
+        return known.loop((decoder, SpeculativeLoop, draft), lambda: self._speculative_loop(draft, *arguments))
+
+    def _speculative_loop(self, draft, decoder, model, source, target):
+        if self.assistant is None:
+            reads_source = source is not None and source.vocabulary_size == target.vocabulary_size
+            return SpeculativeLoop(LookupDrafter(reads_source), decoder, model, source, target)
+        drafter = ModelDrafter(draft, self.assistant, *anatomy.sides(self.assistant))
+        return SpeculativeLoop(drafter, decoder, (model, self.assistant), source, target)
 
     def _loop_without_cache(self, error):
-        if self.cache is True:
+        is_of_draft = isinstance(error, DraftCannotCache)
+        if self.cache is True and not is_of_draft:
             raise error
-        self._keep(full_decoder(self.model, self.known.source, self.known.target), str(error))
-        return self.known.loop(self.model, self.cache, self.request)
+        self._decoder(self.assistant if is_of_draft else self.model, error)
+        return self._loop()
 
-    def _keep(self, decoder, reason):
-        self.known.decoders[self.cache] = decoder
+    def _decoder(self, model, error=None):
+        """The decoder of a model, chosen at its first use; after an error of its cache the full forward."""
+        known = known_of(model)
+        cache = "auto" if self.cache is True and model is not self.model else self.cache
+        if error is not None:
+            known.decoders[cache], reason = full_decoder(model, known.source, known.target), str(error)
+        elif cache not in known.decoders:
+            known.decoders[cache], reason = choose_decoder(model, known.source, known.target, cache)
+        else:
+            return known.decoders[cache]
         if reason is not None:
             warnings.warn(
-                f"generate() runs the model {getattr(self.model, 'name', self.model)!r} in full for every token: "
-                f"{reason}. The result is the same, but slower.",
+                f"generate() runs the model {getattr(model, 'name', model)!r} in full for every token: {reason}. The "
+                "result is the same, but slower.",
                 stacklevel=5,
             )
+        return known.decoders[cache]
 
 
 def _lists(results):
@@ -224,44 +280,12 @@ def _batches(lengths, batch_size, of_equal_length):
             yield group[begin : begin + batch_size]
 
 
-def _check_length(target, longest, max_new_tokens):
+def _check_length(target, longest, max_new_tokens, model="the model"):
     fed = longest + max(max_new_tokens - 1, 0)  # nothing follows the last token
     limits = {"learned positions": target.max_sequence_length, "places in its fixed-length input": target.fixed_length}
     for what, limit in limits.items():
         if limit is not None and fed > limit:
             raise ValueError(
                 f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
-                f"but the model has {limit} {what}."
+                f"but {model} has {limit} {what}."
             )
-
-
-class _Known:
-    """What was found out about a model, its decoders by the argument `cache`, and its compiled loops.
-
-    A class of its own, into which Keras does not look when it saves the model.
-    """
-
-    def __init__(self, model, variables):
-        self.variables = variables
-        self.source, self.target = anatomy.sides(model)
-        self.decoders, self.loops = {}, {}
-
-    def loop(self, model, cache, request):
-        """The loop that serves the request."""
-        kind = BeamLoop if request.rule.sampler == "beam" else Loop
-        decoder = self.decoders[cache]
-        if (decoder, kind) not in self.loops:
-            self.loops[decoder, kind] = kind(decoder, model, self.source, self.target)
-        return self.loops[decoder, kind]
-
-
-def _known(model):
-    """What is kept about the model, begun anew when its variables are others (after LoRA, int8)."""
-    variables = tuple(getattr(model, "variables", ()))
-    known = getattr(model, "_decoding", None)
-    same = known is not None and len(known.variables) == len(variables)
-    if not same or any(a is not b for a, b in zip(known.variables, variables, strict=True)):
-        known = _Known(model, variables)
-        # Past Keras' and torch's attribute tracking: this is no part of the model.
-        object.__setattr__(model, "_decoding", known)
-    return known

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.compile import compile_function
+from keras_transformer.generation.compile import can_compile, compile_function
 from keras_transformer.generation.decoders import FullForward
 from keras_transformer.generation.processors import Text, count_tokens
 from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
@@ -30,7 +30,7 @@ class LoopBase:
 
     Args:
         decoder: a `CachedDecoder`, `CachedEncoderDecoder` or `FullForward`.
-        model: the model whose weights are passed along.
+        model: the model whose weights are passed along, or a tuple of several.
         source, target: the `Side`s of the model; a fixed length of theirs is the size of every buffer.
     """
 
@@ -38,13 +38,18 @@ class LoopBase:
         self.decoder = decoder
         self.source, self.target = source, target
         # Only a Keras model can be traced; any other callable may work on NumPy inside.
-        self._while_loop = ops.while_loop if isinstance(model, keras.layers.Layer) else _while_loop
+        self._while_loop = ops.while_loop if can_compile(model) else _while_loop
+
+    @property
+    def pads_source(self):
+        """Whether sources of different lengths may share a batch."""
+        return self.decoder.pads_source
 
     def _extend(self, loop, length):
         """The same loop with room for `length` tokens."""
         loop = {**loop, "state": self.decoder.extend(loop["state"], length)}
         if "text" in loop:
-            loop["text"] = {**loop["text"], "token_ids": _pad_columns(loop["text"]["token_ids"], length)}
+            loop["text"] = {**loop["text"], "token_ids": _pad_columns(loop["text"]["token_ids"], length + 1)}
         return loop
 
     def _room(self, length):
@@ -82,21 +87,30 @@ class LoopBase:
         return {name: _tensor(value) for name, value in batch.items()}, max(length, prompt_length)
 
     def _text(self, batch, rule, vocabulary_size, length):
-        token_ids = _pad_columns(batch["token_ids"], max(length, batch["token_ids"].shape[1]))
+        # One more than the cache holds: the last token of a text is not fed yet.
+        token_ids = _pad_columns(batch["token_ids"], length + 1)
         lengths = batch["last"] + 1
-        text = {"token_ids": token_ids, "lengths": lengths, "num_new": ops.zeros((), "int32")}
+        text = {"token_ids": token_ids, "lengths": lengths, "num_new": ops.zeros((lengths.shape[0], 1), "int32")}
         if rule.counts_tokens:
             is_token = ops.arange(token_ids.shape[1], dtype="int32") < ops.expand_dims(lengths, -1)
             text["counts"] = count_tokens(token_ids, is_token, vocabulary_size)
         return text
 
     def _position(self, loop):
-        """Positions (B,) of the tokens to feed: a row counts from its first token that the model does not mask."""
-        masked = self.target.masked_token_id
-        if masked is None:
-            return loop["position"]
-        is_before_text = ops.logical_and(ops.equal(loop["position"], 0), ops.equal(loop["token"], masked))
-        return loop["position"] - ops.cast(is_before_text, "int32")
+        """Positions (B,) of the tokens to feed."""
+        return self._positions(loop["position"], ops.expand_dims(loop["token"], -1))[:, 0]
+
+    def _positions(self, position, tokens):
+        """Positions of tokens (B, T) to feed, of which the first comes at `position` (B,).
+
+        A row counts from its first token that the model does not mask.
+        """
+        positions = ops.expand_dims(position, -1) + ops.arange(tokens.shape[1], dtype="int32")
+        if self.target.masked_token_id is None:
+            return positions
+        is_masked = ops.cast(ops.equal(tokens, self.target.masked_token_id), "int32")
+        is_before_text = ops.cumprod(is_masked, axis=1) * ops.cast(ops.equal(positions[:, :1], 0), "int32")
+        return positions - ops.cumsum(is_before_text, axis=1)
 
 
 def _while_loop(proceed, body, values):
@@ -108,6 +122,8 @@ def _while_loop(proceed, body, values):
 
 class Loop(LoopBase):
     """Writes one token after another into every row: the most probable, or one that is drawn."""
+
+    tokens_fed_at_start = 0  # beside the prompt
 
     def __init__(self, decoder, model, source, target):
         super().__init__(decoder, model, source, target)
@@ -122,13 +138,13 @@ class Loop(LoopBase):
         num_results = len(rows) * request.repeats
         batch_size = bucket(len(rows), 1)
         batch, length = self._batch(rows, source_rows, batch_size)
-        stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), SMALLEST_STOP_LIST))[0]
-        told = {name: _tensor(value) for name, value in {**request.parameters, "stop": stop}.items()}
+        told = self._told(request)
         noise = Noise(request, batch_size)
         done = np.arange(batch_size) >= len(rows)  # rows that only fill up the batch
         static = {"rule": request.rule, "repeats": request.repeats}
         loop, first = self._start(batch, _tensor(done), told, noise.draw(1, 1), length=length, **static)
         used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
+        used += self.tokens_fed_at_start
         yield _as_numpy(first, 1, num_results)
         remaining, chunk = request.max_new_tokens - 1, 1 if grows else largest_chunk
         while remaining > 0 and not ops.convert_to_numpy(loop["done"]).all():
@@ -143,6 +159,12 @@ class Loop(LoopBase):
             count = int(ops.convert_to_numpy(count))
             yield _as_numpy(written, count, num_results)
             used, remaining = used + count, remaining - count
+
+    @staticmethod
+    def _told(request, **more):
+        """What a compiled loop is told at each call, as tensors."""
+        stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), SMALLEST_STOP_LIST))[0]
+        return {name: _tensor(value) for name, value in {**request.parameters, "stop": stop, **more}.items()}
 
     def _start_function(self, batch, done, told, noise, rule, repeats, length):
         logits, state = self.decoder.start(batch, length)
@@ -164,6 +186,11 @@ class Loop(LoopBase):
             token = sample(allowed, noise, rule.filters, told)
         else:
             token = ops.cast(ops.argmax(allowed, axis=-1), "int32")
+        return self._tell(loop, token, logits, allowed, told, rule)
+
+    @staticmethod
+    def _tell(loop, token, logits, allowed, told, rule):
+        """The loop with the token chosen from the allowed ones, and what is told of it."""
         written = {"tokens": token}
         done = ops.logical_or(loop["done"], is_stop(token, told["stop"]))
         if rule.reads_text:  # only then can all be banned
@@ -171,9 +198,7 @@ class Loop(LoopBase):
             token = ops.where(nothing, 0, token)  # any id will do: the row is cut before it
             done = ops.logical_or(done, nothing)
             written |= {"tokens": token, "banned": nothing}
-            loop = {**loop, "text": Text(**loop["text"]).append(token)._asdict()}
-            if loop["text"]["counts"] is None:
-                del loop["text"]["counts"]
+            loop = {**loop, "text": Text(**loop["text"]).append(token).tensors()}
         if rule.with_log_probs:
             log_probs = ops.log_softmax(logits, axis=-1)
             written["log_probs"] = ops.take_along_axis(log_probs, ops.expand_dims(token, -1), axis=-1)[:, 0]
@@ -181,21 +206,14 @@ class Loop(LoopBase):
 
     def _chunk_function(self, loop, told, limit, noise, size, rule):
         batch_size = loop["token"].shape[0]
-        written = {"tokens": ops.zeros((batch_size, size), "int32")}
-        if rule.reads_text:
-            written["banned"] = ops.zeros((batch_size, size), "bool")
-        if rule.with_log_probs:
-            written["log_probs"] = ops.zeros((batch_size, size), "float32")
+        written = self._nothing_written(batch_size, size, rule)
 
         def proceed(count, loop, written):
             return ops.logical_and(count < limit, ops.logical_not(ops.all(loop["done"])))
 
         def body(count, loop, written):
-            position = self._position(loop)
-            logits, state = self.decoder.step(loop["state"], loop["token"], position)
-            loop = {**loop, "state": state, "position": position + 1}
             now = ops.slice(noise, (0, count), (batch_size, 1))[:, 0] if rule.sampler == "sample" else None
-            loop, new = self._choose(loop, logits, told, now, rule)
+            loop, new = self._next(loop, told, now, rule)
             written = {
                 name: ops.slice_update(x, (0, count), ops.expand_dims(new[name], -1)) for name, x in written.items()
             }
@@ -205,35 +223,64 @@ class Loop(LoopBase):
         count, loop, written = self._while_loop(proceed, body, (count, loop, written))
         return loop, written, count
 
+    def _next(self, loop, told, noise, rule):
+        """Feed the last token and choose another."""
+        position = self._position(loop)
+        logits, state = self.decoder.step(loop["state"], loop["token"], position)
+        return self._choose({**loop, "state": state, "position": position + 1}, logits, told, noise, rule)
+
+    @staticmethod
+    def _nothing_written(batch_size, size, rule):
+        """Buffers (B, size) for what is told of the tokens of a chunk."""
+        dtypes = {"tokens": "int32"}
+        dtypes |= {"banned": "bool"} if rule.reads_text else {}
+        dtypes |= {"log_probs": "float32"} if rule.with_log_probs else {}
+        return {name: ops.zeros((batch_size, size), dtype) for name, dtype in dtypes.items()}
+
 
 def is_stop(token, stop):
-    """Whether tokens (B,) are among the stop ids, of which -1 is none."""
+    """Whether tokens (B,), or of any shape, are among the stop ids, of which -1 is none."""
     return ops.any(ops.equal(ops.expand_dims(token, -1), stop), axis=-1)
 
 
 def join(parts, stop_token_ids):
     """The results of all rows from the parts of a stream."""
-    whole = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    rows = {name: zip(*(part[name] for part in parts), strict=True) for name in parts[0]}
+    whole = {name: [np.concatenate(pieces) for pieces in of_rows] for name, of_rows in rows.items()}
     return cut(stop_token_ids=stop_token_ids, **whole)
 
 
-def cut(tokens, stop_token_ids, log_probs=None, banned=None):
+def cut(tokens, stop_token_ids, log_probs=None, banned=None, drafted=None):
     """The results of all rows: each cut behind its first stop token, or before the place where all was banned."""
     results = []
     for i, row in enumerate(tokens):
         ends = np.flatnonzero(np.isin(row, stop_token_ids)) + 1
         ends = [*ends[:1], *np.flatnonzero(banned[i])[:1]] if banned is not None else ends[:1]
         end = min(ends, default=len(row))
-        results.append(Result(row[:end], None if log_probs is None else log_probs[i, :end]))
+        told = {"log_probs": log_probs, "drafted": drafted}
+        whole = Result(row, **{name: x[i] for name, x in told.items() if x is not None})
+        results.append(whole.shortened(end))
     return results
 
 
 class Result(NamedTuple):
-    """New tokens, int32 (T,), their log-probabilities, float32 (T,) or None, and the score of a beam, or None."""
+    """New tokens, int32 (T,), and what is told of them, None where it is not.
+
+    log_probs: their log-probabilities, float32 (T,).
+    score: of a beam.
+    drafted: which of them were drafted and accepted, bool (T,).
+    """
 
     tokens: np.ndarray
     log_probs: np.ndarray | None = None
     score: float | None = None
+    drafted: np.ndarray | None = None
+
+    def shortened(self, length):
+        """The first `length` tokens, with what is told of them."""
+        told = {"log_probs": self.log_probs, "drafted": self.drafted}
+        told = {name: x[:length] for name, x in told.items() if x is not None}
+        return self._replace(tokens=self.tokens[:length], **told)
 
 
 class Noise:

@@ -1,9 +1,5 @@
 """What has been written as text: only the tokenizer can tell, and not always from the new tokens alone."""
 
-import numpy as np
-
-from keras_transformer.generation.loop import Result
-
 
 class NewText:
     """The new text of results, which is what their text has more than their prompt's.
@@ -56,8 +52,7 @@ class StopStrings:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if holds_one(middle) else (middle, high)
-        log_probs = None if result.log_probs is None else result.log_probs[:high]
-        return Result(np.asarray(tokens[:high], "int32"), log_probs, result.score)
+        return result.shortened(high)
 
     def _holds_one(self, text):
         return any(string in text for string in self.strings)

@@ -3,7 +3,7 @@
 import math
 import numbers
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from keras_transformer.arguments import check_count
 from keras_transformer.generation import processors
 from keras_transformer.generation.prompts import as_ids, bucket, pad_rows
 
-SAMPLERS = ("greedy", "sample", "beam")
+SAMPLERS = ("greedy", "sample", "beam", "contrastive")
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -19,11 +19,12 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 class Rule(NamedTuple):
     """How the next token is chosen: all that is fixed when a loop is compiled.
 
-    sampler: "greedy", "sample" or "beam".
+    sampler: "greedy", "sample", "beam" or "contrastive".
     filters, built_in: names of the filters and processors in use.
     ngram_size: n-grams of this size do not repeat; 0 for no limit.
     custom: the user's processors.
     with_log_probs: whether log-probabilities of the tokens are asked for.
+    candidates: how many tokens contrastive search tries.
     """
 
     sampler: str = "greedy"
@@ -32,6 +33,7 @@ class Rule(NamedTuple):
     ngram_size: int = 0
     custom: tuple = ()
     with_log_probs: bool = False
+    candidates: int = 0
 
     @property
     def counts_tokens(self):
@@ -65,6 +67,7 @@ class Request(NamedTuple):
     seeds: one for each row, for the noise of samplers.
     repeats: int, results for each row, which share its prefill.
     beams: `(num_beams, early_stopping)` of beam search, fixed when compiling.
+    draft: `(number of drafted tokens, largest n-gram to look up)`, fixed when compiling; None without a draft.
     """
 
     max_new_tokens: int
@@ -74,6 +77,7 @@ class Request(NamedTuple):
     seeds: list
     repeats: int = 1
     beams: tuple = (1, False)
+    draft: tuple | None = None
 
 
 @dataclass
@@ -100,6 +104,11 @@ class Options:
     early_stopping: bool | str | None = None
     num_return_sequences: int = 1
     seed: int | None = None
+    penalty_alpha: float | None = None
+    assistant_model: Any = None
+    num_assistant_tokens: int | None = None
+    prompt_lookup_num_tokens: int | None = None
+    max_matching_ngram_size: int | None = None
 
     def __post_init__(self):
         self._settle_sampler()
@@ -107,7 +116,8 @@ class Options:
             self._check(name, lambda x: 0 < x < math.inf, "above 0")
         for name in ("top_p", "typical_p"):
             self._check(name, lambda x: 0 < x <= 1, "above 0 and at most 1")
-        self._check("min_p", lambda x: 0 <= x <= 1, "between 0 and 1")
+        for name in ("min_p", "penalty_alpha"):
+            self._check(name, lambda x: 0 <= x <= 1, "between 0 and 1")
         for name in ("presence_penalty", "frequency_penalty", "length_penalty"):
             self._check(name, math.isfinite, "finite")
         counts = {"top_k": 1, "num_beams": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0, "seed": 0}
@@ -118,6 +128,7 @@ class Options:
         if not (self.early_stopping is None or isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
             raise ValueError(f'`early_stopping` must be True, False or "never". Received: {self.early_stopping!r}')
         self._check_sequences()
+        self._check_draft()
 
     def _check(self, name, holds, expected):
         value = getattr(self, name)
@@ -132,6 +143,8 @@ class Options:
         filters = [name for name in FILTERS if getattr(self, name) is not None]
         beams = [name for name in ("length_penalty", "early_stopping") if getattr(self, name) is not None]
         beams += ["num_beams"] if (self.num_beams or 1) > 1 else []
+        if self.penalty_alpha is not None or self.sampler == "contrastive":
+            return self._settle_contrastive(filters, beams)
         if filters and beams:
             raise ValueError(f"{filters[0]!r} is of sampling and {beams[0]!r} of beam search: they do not go together.")
         if self.sampler == "greedy" and (filters or beams):
@@ -141,10 +154,25 @@ class Options:
         if self.sampler == "beam" and self.num_beams is None:
             self.num_beams = 4
 
-    def _check_sequences(self):
-        if self.sampler == "greedy" and self.num_return_sequences > 1:
+    def _settle_contrastive(self, filters, beams):
+        others = [name for name in (*filters, *beams) if name != "top_k"]
+        if self.sampler not in ("greedy", "contrastive") or others:
             raise ValueError(
-                "Greedy decoding has one result for each prompt: give `num_beams`, or options of sampling. "
+                "`penalty_alpha` asks for contrastive search, which takes `top_k` and none of the options of other "
+                f"samplers. Received: {others[0] if others else f'sampler={self.sampler!r}'}"
+            )
+        if self.penalty_alpha is None or self.top_k is None:
+            raise ValueError(
+                "Contrastive search needs both `penalty_alpha` and `top_k`, for instance 0.6 and 4. "
+                f"Received: penalty_alpha={self.penalty_alpha}, top_k={self.top_k}"
+            )
+        self.sampler = "contrastive"
+
+    def _check_sequences(self):
+        if self.sampler in ("greedy", "contrastive") and self.num_return_sequences > 1:
+            raise ValueError(
+                f"{self.sampler.capitalize()} decoding has one result for each prompt: give `num_beams`, or options of "
+                "sampling. "
                 f"Received: num_return_sequences={self.num_return_sequences}"
             )
         if self.sampler == "beam" and self.stop_strings:
@@ -154,6 +182,32 @@ class Options:
                 "`num_return_sequences` must not be above `num_beams`. "
                 f"Received: num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}"
             )
+
+    def _check_draft(self):
+        names = {"num_assistant_tokens": "assistant_model", "max_matching_ngram_size": "prompt_lookup_num_tokens"}
+        for name, needed in names.items():
+            if getattr(self, name) is not None and getattr(self, needed) is None:
+                raise ValueError(f"`{name}` goes with `{needed}`. Received: {name}={getattr(self, name)} without it.")
+        for name in (*names, "prompt_lookup_num_tokens"):
+            if getattr(self, name) is not None:
+                check_count(1, **{name: getattr(self, name)})
+        drafts = [name for name in names.values() if getattr(self, name) is not None]
+        if len(drafts) > 1:
+            raise ValueError("`assistant_model` and `prompt_lookup_num_tokens` both draft tokens: give one of them.")
+        if drafts and self.sampler not in ("greedy", "sample"):
+            raise ValueError(
+                f"`{drafts[0]}` goes with sampler='greedy' and 'sample', in which one text follows from the draft that "
+                f"is accepted. Received: sampler={self.sampler!r}"
+            )
+
+    @property
+    def draft(self):
+        """The number of drafted tokens and the largest n-gram to look up, None without a draft."""
+        if self.assistant_model is not None:
+            return self.num_assistant_tokens or 5, 0
+        if self.prompt_lookup_num_tokens is not None:
+            return self.prompt_lookup_num_tokens, self.max_matching_ngram_size or 2
+        return None
 
     def rule(self, with_log_probs):
         """The `Rule` of a loop for these options."""
@@ -168,12 +222,13 @@ class Options:
             self.no_repeat_ngram_size or 0,
             tuple(self.logits_processors),
             with_log_probs,
+            self.top_k if self.sampler == "contrastive" else 0,
         )
 
     def parameters(self, vocabulary_size):
         """NumPy values of everything that a compiled loop is told at each call."""
         values = {}
-        for name in ("temperature", "top_p", "min_p", "typical_p", *PENALTIES):
+        for name in ("temperature", "top_p", "min_p", "typical_p", "penalty_alpha", *PENALTIES):
             if getattr(self, name) is not None:
                 values[name] = np.float32(getattr(self, name))
         for name in ("top_k", "min_new_tokens"):
@@ -208,6 +263,7 @@ class Options:
             seeds=[seed],
             repeats=self.num_return_sequences,
             beams=(self.num_beams or 1, self.early_stopping or False),
+            draft=self.draft,
         )
 
     @classmethod

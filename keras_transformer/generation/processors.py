@@ -26,7 +26,7 @@ class Text(NamedTuple):
 
     token_ids: int32 (B, L), each row's tokens from index 0; what stands behind them means nothing.
     lengths: int32 (B,), tokens of each row.
-    num_new: int32 (), how many of them are new.
+    num_new: int32 (B, 1), how many of them are new.
     counts: int32 (B, V), how often each id occurs in the row; None unless a penalty asks for it.
     """
 
@@ -37,19 +37,58 @@ class Text(NamedTuple):
 
     def append(self, token):
         """The text with one more token (B,) in each row."""
-        columns = ops.arange(self.token_ids.shape[1], dtype="int32")
-        here = ops.equal(columns, ops.expand_dims(self.lengths, -1))
-        token_ids = ops.where(here, ops.expand_dims(token, -1), self.token_ids)
+        return self.extend(ops.expand_dims(token, -1), ops.ones_like(self.lengths))
+
+    def extend(self, tokens, how_many):
+        """The text with the first `how_many` (B,) of tokens (B, T) behind each row."""
+        token_ids = write_runs(self.token_ids, tokens, self.lengths, how_many)
         counts = self.counts
         if counts is not None:
-            counts = counts + ops.one_hot(token, counts.shape[-1], dtype="int32")
-        return Text(token_ids, self.lengths + 1, self.num_new + 1, counts)
+            is_token = ops.arange(tokens.shape[1], dtype="int32") < ops.expand_dims(how_many, -1)
+            added = ops.one_hot(ops.where(is_token, tokens, -1), counts.shape[-1], dtype="int32")
+            counts = counts + ops.sum(added, axis=1)
+        return Text(token_ids, self.lengths + how_many, self.num_new + ops.expand_dims(how_many, -1), counts)
+
+    def ahead(self, tokens):
+        """T + 1 texts of each row, next to each other: with none, the first, ... all of tokens (B, T) behind it."""
+        batch, how_many = tokens.shape[0], tokens.shape[1] + 1
+        steps = ops.arange(how_many, dtype="int32")
+        token_ids = write_runs(self.token_ids, tokens, self.lengths)
+        counts = self.counts
+        if counts is not None:
+            added = ops.cumsum(ops.one_hot(tokens, counts.shape[-1], dtype="int32"), axis=1)
+            added = ops.pad(added, [(0, 0), (1, 0), (0, 0)])
+            counts = ops.reshape(ops.expand_dims(counts, 1) + added, (batch * how_many, -1))
+        return Text(
+            ops.repeat(token_ids, how_many, axis=0),
+            ops.reshape(ops.expand_dims(self.lengths, -1) + steps, (-1,)),
+            ops.reshape(self.num_new + steps, (-1, 1)),
+            counts,
+        )
+
+    def tensors(self):
+        """Its tensors by name, as a loop carries them."""
+        return {name: x for name, x in self._asdict().items() if x is not None}
 
     def last(self, count):
         """The last `count` tokens of each row, int32 (B, count); -1 where a row has fewer."""
         index = ops.expand_dims(self.lengths, -1) - count + ops.arange(count, dtype="int32")
         tokens = ops.take_along_axis(self.token_ids, ops.maximum(index, 0), axis=1)
         return ops.where(index >= 0, tokens, -1)
+
+
+def write_runs(rows, runs, starts, how_many=None):
+    """Rows (B, L) in which runs (B, T) stand from each row's own start (B,) on; what does not fit is left out.
+
+    Only the first `how_many` (B,) tokens of each run are written, all by default.
+    """
+    width = runs.shape[1]
+    index = ops.arange(rows.shape[1], dtype="int32") - ops.expand_dims(starts, -1)
+    end = width if how_many is None else ops.expand_dims(how_many, -1)
+    here = ops.logical_and(index >= 0, index < end)
+    if width > 1:  # else the one token stands wherever it may
+        runs = ops.take_along_axis(runs, ops.clip(index, 0, width - 1), axis=1)
+    return ops.where(here, runs, rows)
 
 
 def repetition_penalty(logits, text, penalty):

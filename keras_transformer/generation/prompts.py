@@ -54,7 +54,7 @@ class Prompts:
             return mask
         return _between(self.array, pad_token_id)
 
-    def check(self, side):
+    def check(self, side, model="the model"):
         """Refuse ids and lengths that the model's side has no row for."""
         for i, row in enumerate(self.rows):
             low, high = int(row.min()), int(row.max())
@@ -66,7 +66,7 @@ class Prompts:
             limits = {"learned positions": side.max_sequence_length, "places in its input": side.fixed_length}
             for what, most in limits.items():
                 if most is not None and len(row) > most:
-                    raise ValueError(f"`{self.name}[{i}]` has {len(row)} tokens, but the model has {most} {what}.")
+                    raise ValueError(f"`{self.name}[{i}]` has {len(row)} tokens, but {model} has {most} {what}.")
 
     def join(self, new_tokens, pad_token_id):
         """Each prompt followed by its new tokens, several results in turn; arrays keep their own padding in place."""

@@ -23,15 +23,26 @@ def sample(logits, noise, filters, parameters):
     Returns:
         int32 (B,). The tokens that are left are weighted by their probabilities.
     """
-    probabilities = filtered(logits, filters, parameters)
+    return draw(filtered(logits, filters, parameters), noise)
+
+
+def draw(probabilities, noise):
+    """One token for each row of probabilities (B, V), which need not be normalised: int32 (B,)."""
     cumulative = ops.cumsum(probabilities, axis=-1)
     threshold = ops.expand_dims(noise, -1) * cumulative[:, -1:]
     possible = probabilities > 0
     reached = ops.logical_and(cumulative > threshold, possible)
     # Rounding may leave the threshold at the very top: then it is the last possible token.
-    last = ops.max(ops.where(possible, ops.arange(logits.shape[-1], dtype="int32"), 0), axis=-1)
+    last = ops.max(ops.where(possible, ops.arange(probabilities.shape[-1], dtype="int32"), 0), axis=-1)
     first = ops.cast(ops.argmax(reached, axis=-1), "int32")
     return ops.where(ops.any(reached, axis=-1), first, last)
+
+
+def normalised(logits, filters, parameters):
+    """The distribution (B, V) that `sample` draws from; zeros in a row where every token is banned."""
+    possible = ops.any(logits > float("-inf"), axis=-1, keepdims=True)
+    probabilities = ops.where(possible, filtered(ops.where(possible, logits, 0.0), filters, parameters), 0.0)
+    return probabilities / ops.maximum(ops.sum(probabilities, axis=-1, keepdims=True), 1e-30)
 
 
 def filtered(logits, filters, parameters):

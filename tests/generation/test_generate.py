@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.generation.loop import Loop
 from tests.generation.models import VOCABULARY_SIZE, Stub, greedy_by_hand, ragged, stacked_gpt, translator
 
 PROMPTS = ragged((5, 1, 9, 3))
@@ -143,7 +144,7 @@ class TestEnd:
         steps = free.index(stop)
         steps_run = []
         known = model._decoding
-        loop = next(x for (decoder, _), x in known.loops.items() if decoder is known.decoders["auto"])
+        loop = known.loops[known.decoders["auto"], Loop]
         chunk = loop._chunk
 
         def counting(*arguments, **options):
