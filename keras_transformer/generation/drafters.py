@@ -4,6 +4,7 @@ A drafter offers functions of tensors, of which `start`, `propose` and `accept` 
 
     prompts(rows, source_rows, batch_size)           -> what `start` needs, and the room for tokens in it
     start(batch, length)                             -> a state
+    check_vocabulary(size)                           raises where it is not that of the drafts
     propose(loop, room, told, noise, rule, draft)    -> drafts (B, N), what they were drawn from (B, N, V), the state
     accept(state, fed, tokens, kept)                 -> the state after the first `kept` (B,) of tokens (B, N + 1)
 
@@ -24,6 +25,15 @@ from keras_transformer.ops.masks import NOT_A_TOKEN
 
 class DraftCannotCache(CannotCache):
     """The model that drafts cannot be decoded through a cache."""
+
+
+def check_vocabulary(size, size_of_draft):
+    """Refuse a draft of another vocabulary; None is not known yet."""
+    if None not in (size, size_of_draft) and size != size_of_draft:
+        raise ValueError(
+            f"`assistant_model` must have the vocabulary of the model, which gives {size} logits. "
+            f"Received: an assistant_model that gives {size_of_draft}"
+        )
 
 
 def cannot_draft(error):
@@ -53,6 +63,9 @@ class ModelDrafter(LoopBase):
             raise cannot_draft(error) from error
         self.vocabulary_size = logits.shape[-1]  # known from here on, as every loop begins here
         return {"state": state, "position": ops.max(batch["positions"], axis=1) + 1}
+
+    def check_vocabulary(self, size):
+        check_vocabulary(size, self.vocabulary_size)
 
     def propose(self, loop, room, told, noise, rule, draft):
         (num_drafts, _), batch_size = draft, loop["token"].shape[0]
@@ -138,6 +151,9 @@ class LookupDrafter:
 
     def start(self, batch, length):
         return batch
+
+    def check_vocabulary(self, size):
+        pass  # its drafts are of the text itself
 
     def propose(self, loop, room, told, noise, rule, draft):
         (num_drafts, largest), state = draft, loop["draft"]

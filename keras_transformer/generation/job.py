@@ -12,7 +12,13 @@ from keras_transformer.generation import anatomy
 from keras_transformer.generation.beam import BeamLoop
 from keras_transformer.generation.choice import build, choose_decoder, full_decoder, known_of
 from keras_transformer.generation.contrastive import ContrastiveLoop
-from keras_transformer.generation.drafters import DraftCannotCache, LookupDrafter, ModelDrafter, cannot_draft
+from keras_transformer.generation.drafters import (
+    DraftCannotCache,
+    LookupDrafter,
+    ModelDrafter,
+    cannot_draft,
+    check_vocabulary,
+)
 from keras_transformer.generation.loop import Loop, Result, join
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
@@ -70,12 +76,7 @@ class Job:
         source, target = anatomy.sides(self.assistant)
         if source is not None and self.sources is None:
             raise ValueError("`assistant_model` is an encoder-decoder, but the model has no sources to give to it.")
-        sizes = [anatomy.num_logits(model) for model in (self.model, self.assistant)]
-        if None not in sizes and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"`assistant_model` must have the vocabulary of the model, which gives {sizes[0]} logits. "
-                f"Received: an assistant_model that gives {sizes[1]}"
-            )
+        check_vocabulary(anatomy.num_logits(self.model), anatomy.num_logits(self.assistant))
         if source is not None:
             self.prompts.check(source, "`assistant_model`")
         _check_length(target, max(map(len, self.rows)), max_new_tokens, "`assistant_model`")

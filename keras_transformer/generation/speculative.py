@@ -120,6 +120,7 @@ class SpeculativeLoop(Loop):
         positions = self._positions(loop["position"], fed)
         logits, state = self.decoder.feed(loop["state"], fed, ops.where(_is_fed(drafts, room), positions, NOT_A_TOKEN))
 
+        self.drafter.check_vocabulary(logits.shape[-1])
         logits = ops.cast(logits, "float32")
         allowed = self._allowed(loop, logits, drafts, told, rule)
         if rule.sampler == "sample":

@@ -8,11 +8,11 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from tests.backend import numpy
+from tests.backend import numpy, predict
 from tests.generation.models import VOCABULARY_SIZE, ragged, translator
 
 PROMPTS = ragged((5, 1, 9))
-SOURCES = ragged((4, 7, 2), seed=1)
+SOURCES = ragged((4, 7), seed=1)
 ROOM = 24
 
 
@@ -30,35 +30,37 @@ def gpt(head="tied", pad_token_id=None, position="sinusoidal"):
 
 
 def contrastive_by_hand(forward, prompt, max_new_tokens, alpha, top_k, stop=(), masked=None, process=None):
-    """New tokens of one row; `forward` gives logits (T, V) and hidden states (T, D) of a list of ids."""
+    """New tokens of one row; `forward` gives logits (B, T, V) and hidden states (B, T, D) of id lists of one length."""
     row = list(prompt)
+    logits = forward([row])[0][0, -1]
     for _ in range(max_new_tokens):
-        logits, hidden = forward(row)
-        logits = logits[-1].astype("float64")
+        logits = logits.astype("float64")
         logits = logits if process is None else process(row, logits)
         probabilities = np.exp(logits - logits.max())
         probabilities /= probabilities.sum()
         is_token = np.asarray(row) != masked
-        scores = {}
-        for token in np.argsort(-probabilities, kind="stable")[:top_k].tolist():
-            if logits[token] == -np.inf:
-                continue
-            _, states = forward([*row, token])
+        candidates = np.argsort(-probabilities, kind="stable")[:top_k].tolist()
+        all_logits, all_states = forward([[*row, token] for token in candidates])
+        scores = []
+        for token, states in zip(candidates, all_states, strict=True):
             states = states / np.linalg.norm(states, axis=-1, keepdims=True)
             similarity = max((states[:-1] @ states[-1])[is_token], default=0.0)
-            scores[token] = (1 - alpha) * probabilities[token] - alpha * similarity
-        row.append(max(scores, key=scores.get))
+            score = (1 - alpha) * probabilities[token] - alpha * similarity
+            scores.append(score if logits[token] > -np.inf else -np.inf)
+        best = int(np.argmax(scores))
+        row.append(candidates[best])
+        logits = all_logits[best, -1]
         if row[-1] in stop:
             break
     return row[len(prompt) :]
 
 
-def padded(row):
-    return ops.convert_to_tensor([row + [3] * (ROOM - len(row))], "int32")
+def padded(rows):
+    return ops.convert_to_tensor([row + [3] * (ROOM - len(row)) for row in rows], "int32")
 
 
 def forward_of(model, hidden):
-    return lambda row: [numpy(x(padded(row)))[0, : len(row)] for x in (model, hidden)]
+    return lambda rows: [predict(x, padded(rows))[:, : len(rows[0])] for x in (model, hidden)]
 
 
 @pytest.mark.parametrize("head, cache", [("tied", "auto"), ("dense", "auto"), ("tied", False)])
@@ -69,7 +71,7 @@ def test_decoder_only_as_by_hand(head, cache):
     for i, prompt in enumerate(PROMPTS):
         expected = contrastive_by_hand(forward, prompt, 8, 0.6, 4)
         assert found["token_ids"][i, len(prompt) : len(prompt) + 8].tolist() == expected
-        logits, _ = forward(prompt + expected)
+        logits = forward([prompt + expected])[0][0]
         log_probs = logits - np.log(np.exp(logits.astype("float64")).sum(-1, keepdims=True))
         expected = log_probs[np.arange(len(prompt) - 1, len(prompt) + 7), expected]
         np.testing.assert_allclose(found["log_probs"][i], expected, atol=1e-4)
@@ -81,17 +83,16 @@ def test_encoder_decoder_as_by_hand(cache):
     model = translator(num_layers=1)
     states = kt.models.encoder_from_ids(model)
     decoder, embedding = model.get_layer("decoder"), model.get_layer("target_embedding")
-    found = kt.generate(model, SOURCES, 8, penalty_alpha=0.7, top_k=5, cache=cache)
+    found = kt.generate(model, SOURCES, 6, penalty_alpha=0.7, top_k=5, cache=cache)
     for source, text in zip(SOURCES, found, strict=True):
-        source = ops.convert_to_tensor([source])
-        encoded = states(source)
 
-        def forward(row, source=source, encoded=encoded):
-            ids = padded(row)
-            logits = model({"encoder_token_ids": source, "decoder_token_ids": ids})
-            return [numpy(x)[0, : len(row)] for x in (logits, decoder([embedding(ids), encoded]))]
+        def forward(rows, source=source):
+            sources, ids = ops.convert_to_tensor([source] * len(rows)), padded(rows)
+            logits = model({"encoder_token_ids": sources, "decoder_token_ids": ids})
+            hidden = decoder([embedding(ids), states(sources)])
+            return [numpy(x)[:, : len(rows[0])] for x in (logits, hidden)]
 
-        expected = contrastive_by_hand(forward, [1], 8, 0.7, 5, stop=[2], masked=0)
+        expected = contrastive_by_hand(forward, [1], 6, 0.7, 5, stop=[2], masked=0)
         assert text[: len(expected)].tolist() == expected and (text[len(expected) :] == 0).all()
 
 
@@ -162,7 +163,8 @@ def test_the_model_itself_stays_as_it_is(tmp_path):
         before = model.get_weights()
         model.fit(inputs, ids, verbose=0)
         assert any((old != new).any() for old, new in zip(before, model.get_weights(), strict=True))
-        trained = kt.generate(model, prompts, 5, penalty_alpha=0.6, top_k=4, cache=False)
+        loaded.set_weights(model.get_weights())
+        trained = kt.generate(loaded, prompts, 5, penalty_alpha=0.6, top_k=4)
         assert (kt.generate(model, prompts, 5, penalty_alpha=0.6, top_k=4) == trained).all()
 
 

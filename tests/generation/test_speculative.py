@@ -70,7 +70,7 @@ class TestGreedy:
         expected = kt.generate(model, PROMPTS, 60)
         found = kt.generate(model, PROMPTS, 60, prompt_lookup_num_tokens=4, max_matching_ngram_size=3, return_dict=True)
         assert (found["token_ids"] == expected).all()
-        assert (found["num_accepted_tokens"] > 20).all()  # small models repeat themselves
+        assert (found["num_accepted_tokens"] > 10).all()  # small models repeat themselves
 
     @pytest.mark.parametrize("kind", ["translator", "in full", "language model", "lookup"])
     def test_encoder_decoders(self, kind):
