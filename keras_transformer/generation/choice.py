@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.generation import anatomy
+from keras_transformer.generation.compile import trace_step
 from keras_transformer.generation.decoders import CachedDecoder, CachedEncoderDecoder, FullForward
 from keras_transformer.generation.probe import Probe
 from keras_transformer.ops.cache import LooksBothWays
@@ -64,6 +65,7 @@ def _cached_decoder(model, source, target):
     cached = (CachedDecoder if source is None else CachedEncoderDecoder)(model)
     foreign = anatomy.foreign_layers(model)
     if not foreign:
+        cached.step = trace_step(cached.step)
         return cached, None
     reason = make_probe(FullForward(model, source is not None), target).reason_against_cache(cached)
     if reason is None:

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_transformer.ops.update import OverwriteScope
+
 
 def compile_function(function, model, donate=()):
     """`function` compiled for the current backend, with the model's weights as arguments.
@@ -66,3 +68,82 @@ def _torch(function, models, donate):
             return function(*arguments, **static)
 
     return call
+
+
+def trace_step(function):
+    """One decoding step, recorded where the backend would otherwise run it eagerly through all layers each time.
+
+    XLA compiles the step as a part of its loop, so on TensorFlow and JAX this is the function itself. On PyTorch the
+    operations of its first call are recorded and replayed from then on, once for each set of shapes: the layers' own
+    Python code costs several times what the numbers cost. The state is overwritten.
+
+    Args:
+        function: takes tensors, or nested dicts of them, by position and does with them only what the backend's
+            operations do; a layer that computes in NumPy, or remembers, must not be inside.
+    """
+    return _Replayed(function) if keras.config.backend() == "torch" else function
+
+
+class _Replayed:
+    """See `trace_step`."""
+
+    def __init__(self, function):
+        self.function = function
+        self.recorded = {}
+
+    def __call__(self, *arguments):
+        # A broadcast tensor has one number in many places, which cannot be overwritten apart.
+        flat = [x.contiguous() for x in keras.tree.flatten(arguments)]
+        key = tuple((x.shape, x.dtype) for x in flat)
+        if key not in self.recorded:
+            self.recorded[key] = self._record(arguments, flat)
+        replay, structure = self.recorded[key]
+        return keras.tree.pack_sequence_as(structure, replay(*flat))
+
+    def _record(self, arguments, flat):
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        structure = []
+
+        def function(*flat):
+            with OverwriteScope():
+                results = self.function(*keras.tree.pack_sequence_as(arguments, flat))
+            structure.append(keras.tree.map_structure(lambda x: 0, results))
+            return keras.tree.flatten(results)
+
+        # Recording computes as well, so it works on copies: what it overwrites is written again by the replay.
+        graph_module = make_fx(function)(*(x.clone() for x in flat))
+        return _without_constant_steps(graph_module), structure[0]
+
+
+def _without_constant_steps(graph_module):
+    """The recorded operations without those that give the same at each replay: constants, and views of weights.
+
+    A view shares the memory of its weight, so it is never out of date; copies of weights are made at each replay.
+    """
+    import torch
+
+    graph, values = graph_module.graph, {}
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            values[node] = getattr(graph_module, node.target)
+        elif node.op == "call_function" and _is_constant(node, values):
+            arguments = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*arguments[0], **arguments[1])
+    for number, (node, value) in enumerate(values.items()):
+        if node.op == "call_function" and not all(user in values for user in node.users):
+            name = f"constant_{number}"
+            graph_module.register_buffer(name, value)
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(graph.get_attr(name))
+    graph.eliminate_dead_code()
+    graph_module.recompile()
+    return graph_module
+
+
+def _is_constant(node, values):
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable or not all(source in values for source in node.all_input_nodes):
+        return False
+    is_view = any(result.alias_info is not None for result in schema.returns)
+    return is_view or not node.all_input_nodes or node.target.__name__.startswith("lift_fresh")

@@ -14,6 +14,7 @@ import copy
 import keras
 from keras import ops
 
+from keras_transformer.generation.compile import trace_step
 from keras_transformer.generation.decoders import CachedEncoderDecoder, at
 from keras_transformer.generation.loop import Loop, repeat_rows
 from keras_transformer.generation.processors import Text
@@ -98,6 +99,8 @@ def with_hidden_states(decoder):
     name = "decoder" if isinstance(decoder, CachedEncoderDecoder) else "model"
     model, decoder.hidden_dim = _with_hidden_states(getattr(decoder, name))
     setattr(decoder, name, model)
+    if decoder.__dict__.pop("step", None):  # recorded with the model as it was
+        decoder.step = trace_step(decoder.step)
     return decoder
 
 

@@ -18,7 +18,7 @@ from keras import ops
 from keras_transformer.generation.loop import LoopBase
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket, pad_rows
-from keras_transformer.generation.sampling import draw, normalised
+from keras_transformer.generation.sampling import draw, most_probable, normalised
 from keras_transformer.ops.cache import CannotCache, LooksBothWays
 from keras_transformer.ops.masks import NOT_A_TOKEN
 
@@ -102,7 +102,7 @@ class ModelDrafter(LoopBase):
             new["shares"] = ops.slice_update(values["shares"], (0, number, 0), ops.expand_dims(share, 1))
             token = draw(share, noise)
         else:
-            token = ops.cast(ops.argmax(logits, axis=-1), "int32")
+            token = most_probable(logits)
         if rule.reads_text:
             new["text"] = Text(**values["text"]).append(token).tensors()
         new["drafts"] = ops.slice_update(values["drafts"], (0, number), ops.expand_dims(token, -1))

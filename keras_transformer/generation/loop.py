@@ -17,7 +17,7 @@ from keras_transformer.generation.compile import can_compile, compile_function
 from keras_transformer.generation.decoders import FullForward
 from keras_transformer.generation.processors import Text, count_tokens
 from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
-from keras_transformer.generation.sampling import sample
+from keras_transformer.generation.sampling import most_probable, sample
 
 SMALLEST_CACHE = 64
 SMALLEST_PROMPT = 16
@@ -185,7 +185,7 @@ class Loop(LoopBase):
         if rule.sampler == "sample":
             token = sample(allowed, noise, rule.filters, told)
         else:
-            token = ops.cast(ops.argmax(allowed, axis=-1), "int32")
+            token = most_probable(allowed)
         return self._tell(loop, token, logits, allowed, told, rule)
 
     @staticmethod

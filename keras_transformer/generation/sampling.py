@@ -8,7 +8,10 @@ Source: nucleus (top-p) sampling: Holtzman et al. 2019 (https://arxiv.org/abs/19
 (https://arxiv.org/abs/2407.01082); locally typical sampling: Meister et al. 2022 (https://arxiv.org/abs/2202.00666).
 """
 
+import numpy as np
 from keras import ops
+
+BLOCK = 128  # tokens
 
 
 def sample(logits, noise, filters, parameters):
@@ -26,16 +29,36 @@ def sample(logits, noise, filters, parameters):
     return draw(filtered(logits, filters, parameters), noise)
 
 
+def most_probable(logits):
+    """The first of the largest logits (B, V): int32 (B,). Faster than `argmax`, which XLA does not vectorise."""
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    index = ops.arange(logits.shape[-1], dtype="int32")
+    return ops.min(ops.where(logits >= largest, index, logits.shape[-1] - 1), axis=-1)
+
+
 def draw(probabilities, noise):
     """One token for each row of probabilities (B, V), which need not be normalised: int32 (B,)."""
-    cumulative = ops.cumsum(probabilities, axis=-1)
-    threshold = ops.expand_dims(noise, -1) * cumulative[:, -1:]
-    possible = probabilities > 0
+    vocabulary_size = probabilities.shape[-1]
+    # First the block of tokens, then the one in it: two short cumulative sums take less than a long one.
+    padded = ops.pad(probabilities, [(0, 0), (0, -vocabulary_size % BLOCK)])
+    blocks = ops.reshape(padded, (padded.shape[0], -1, BLOCK))  # (B, V / BLOCK, BLOCK)
+    mass = ops.sum(blocks, axis=-1)
+    block, rest = _reached(mass, ops.expand_dims(noise, -1) * ops.sum(mass, axis=-1, keepdims=True))
+    within, _ = _reached(ops.take_along_axis(blocks, ops.reshape(block, (-1, 1, 1)), axis=1)[:, 0], rest)
+    return block * BLOCK + within
+
+
+def _reached(mass, threshold):
+    """Where the cumulative sum of mass (B, M) first exceeds the threshold (B, 1), and what is missing before it."""
+    cumulative = ops.cumsum(mass, axis=-1)
+    possible = mass > 0
+    # Rounding may leave the threshold at the very top: then it is the last one with any mass.
+    last = ops.max(ops.where(possible, ops.arange(mass.shape[-1], dtype="int32"), 0), axis=-1)
     reached = ops.logical_and(cumulative > threshold, possible)
-    # Rounding may leave the threshold at the very top: then it is the last possible token.
-    last = ops.max(ops.where(possible, ops.arange(probabilities.shape[-1], dtype="int32"), 0), axis=-1)
-    first = ops.cast(ops.argmax(reached, axis=-1), "int32")
-    return ops.where(ops.any(reached, axis=-1), first, last)
+    first = ops.where(ops.any(reached, axis=-1), ops.cast(ops.argmax(reached, axis=-1), "int32"), last)
+    index = ops.expand_dims(first, -1)
+    before = ops.take_along_axis(cumulative - mass, index, axis=-1)
+    return first, threshold - before
 
 
 def normalised(logits, filters, parameters):
@@ -62,20 +85,17 @@ def filtered(logits, filters, parameters):
 
 
 def _keep_most_probable(probabilities, filters, parameters):
-    """Top-k, top-p and min-p all keep the first so many tokens in the order of probability: one sort for all three."""
-    ordered = ops.flip(ops.sort(probabilities, axis=-1), axis=-1)
-    left = ordered  # what is left of the ordered probabilities
+    """Top-k, top-p and min-p all keep the tokens above some probability: it is found for one after the other."""
     if "top_k" in filters:
-        left = ops.where(ops.arange(ordered.shape[-1], dtype="int32") < parameters["top_k"], left, 0.0)
+        count = ops.ones_like(probabilities)
+        probabilities = _keep_first(probabilities, probabilities, count, ops.cast(parameters["top_k"], "float32"))
     if "top_p" in filters:
-        left = left / ops.sum(left, axis=-1, keepdims=True)
-        mass_before = ops.cumsum(left, axis=-1) - left
-        is_first = ops.arange(ordered.shape[-1], dtype="int32") == 0
-        left = ops.where(ops.logical_or(mass_before < parameters["top_p"], is_first), left, 0.0)
+        mass = _share_of(probabilities, parameters["top_p"])
+        probabilities = _keep_first(probabilities, probabilities, probabilities, mass)
     if "min_p" in filters:
-        left = ops.where(left >= parameters["min_p"] * left[:, :1], left, 0.0)
-    smallest = ops.min(ops.where(left > 0, ordered, 1.0), axis=-1, keepdims=True)
-    return ops.where(probabilities >= smallest, probabilities, 0.0)
+        least = parameters["min_p"] * ops.max(probabilities, axis=-1, keepdims=True)
+        probabilities = ops.where(probabilities >= least, probabilities, 0.0)
+    return probabilities
 
 
 def _keep_typical(probabilities, typical_p):
@@ -84,11 +104,30 @@ def _keep_typical(probabilities, typical_p):
     possible = probabilities > 0
     surprise = -ops.log(ops.where(possible, probabilities, 1.0))
     entropy = ops.sum(probabilities * surprise, axis=-1, keepdims=True)
-    distance = ops.where(possible, ops.abs(surprise - entropy), float("inf"))
-    order = ops.argsort(distance, axis=-1)
-    mass = ops.take_along_axis(probabilities, order, axis=-1)
-    mass_before = ops.cumsum(mass, axis=-1) - mass
-    # The farthest that is kept: the last whose mass before it is below `typical_p`, the first in any case.
-    count = ops.maximum(ops.sum(ops.cast(mass_before < typical_p, "int32"), axis=-1, keepdims=True), 1)
-    farthest = ops.take_along_axis(ops.take_along_axis(distance, order, axis=-1), count - 1, axis=-1)
-    return ops.where(distance <= farthest, probabilities, 0.0)
+    nearness = ops.where(possible, 1 / (1 + ops.abs(surprise - entropy)), 0.0)
+    return _keep_first(probabilities, nearness, probabilities, _share_of(probabilities, typical_p))
+
+
+def _share_of(probabilities, share):
+    """The mass that a share of the probabilities (B, V) is, (B, 1); out of reach for all of it."""
+    mass = share * ops.sum(probabilities, axis=-1, keepdims=True)
+    return ops.where(share < 1, mass, float("inf"))
+
+
+def _keep_first(probabilities, rank, weights, target):
+    """Keep the tokens of highest rank, as many as it takes for their weights to reach the target.
+
+    All are (B, V), the target a scalar or (B, 1); ranks are not negative, and tokens of one rank stay or go together.
+    Nothing is sorted, which on a CPU takes longer than running a small model: the rank of the last token that is kept
+    is found bit by bit, as the bits of floats that are not negative are in the order of their values.
+    """
+    bits = ops.view(rank, "int32")
+    powers = ops.convert_to_tensor(2 ** np.arange(30, -1, -1, dtype="int32"))
+
+    def add_bit(i, lowest):
+        higher = lowest + powers[i]
+        is_reached = ops.sum(ops.where(bits >= higher, weights, 0.0), axis=-1, keepdims=True) >= target
+        return ops.where(is_reached, higher, lowest)
+
+    lowest = ops.fori_loop(0, 31, add_bit, ops.zeros((bits.shape[0], 1), "int32"))
+    return ops.where(bits >= lowest, probabilities, 0.0)

@@ -18,7 +18,7 @@ from keras_transformer.generation.decoders import at
 from keras_transformer.generation.loop import Loop, Noise, is_stop, repeat_rows
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket
-from keras_transformer.generation.sampling import draw, normalised
+from keras_transformer.generation.sampling import draw, most_probable, normalised
 from keras_transformer.ops.masks import NOT_A_TOKEN
 
 
@@ -128,7 +128,7 @@ class SpeculativeLoop(Loop):
             probabilities = ops.reshape(normalised(flat, rule.filters, told), allowed.shape)
             tokens, num_accepted = verify(drafts, shares, probabilities, noise[:, num_drafts:])
         else:
-            tokens = ops.cast(ops.argmax(allowed, axis=-1), "int32")
+            tokens = most_probable(allowed)
             num_accepted = _leading(ops.equal(drafts, tokens[:, :-1]))
 
         steps = ops.arange(num_drafts + 1, dtype="int32")

@@ -31,6 +31,7 @@ from keras import ops
 
 from keras_transformer.ops.masks import NOT_A_TOKEN
 from keras_transformer.ops.scope import Scope
+from keras_transformer.ops.update import update_slots
 
 
 class CannotCache(ValueError):
@@ -77,7 +78,7 @@ class DecodingScope(Scope):
         else:
             self._index, self._length = cache["index"], cache["positions"].shape[1]
             self._check_room(num_new)
-            self.key_positions = ops.slice_update(cache["positions"], (0, self._index), self.positions)
+            self.key_positions = update_slots(cache["positions"], self._index, self.positions, axis=1)
 
     @property
     def caches(self):
@@ -104,8 +105,8 @@ class DecodingScope(Scope):
         if self._given is None:
             self._layers[slot] = {name: _pad_slots(x, self._length, 0, axis=2) for name, x in new.items()}
             return key, value, self.key_positions[:, : key.shape[1]]
-        old, start = self._entry(slot), (0, 0, self._index, 0)
-        entry = {name: ops.slice_update(old[name], start, x) for name, x in new.items()}
+        old = self._entry(slot)
+        entry = {name: update_slots(old[name], self._index, x, axis=2) for name, x in new.items()}
         self._layers[slot] = entry
         return _swap(entry["key"]), _swap(entry["value"]), self.key_positions
 
@@ -158,7 +159,7 @@ class DecodingScope(Scope):
         if self._given is None:
             self.key_positions = _pad_slots(positions, self._length, NOT_A_TOKEN)
         else:
-            self.key_positions = ops.slice_update(self.key_positions, (0, self._index), positions)
+            self.key_positions = update_slots(self.key_positions, self._index, positions, axis=1)
 
     def _check_room(self, num_new):
         index = concrete(self._index)

@@ -261,7 +261,6 @@ class TestForeignLayers:
         with pytest.raises(ValueError, match="20"):
             kt.generate(fixed, PROMPTS, 15)
 
-
     def test_operations_between_the_layers(self):
         """Positions of a user's own, counted by `keras.ops`, and a shift of the tokens by one."""
 
