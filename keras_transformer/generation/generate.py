@@ -12,6 +12,7 @@ def generate(
     start_token_id=None,
     pad_token_id=None,
     padding_mask=None,
+    decoder_inputs=None,
     tokenizer=None,
     cache="auto",
     batch_size=64,
@@ -42,6 +43,8 @@ def generate(
         pad_token_id: fills up the result on the right; None: what the model's card says, else 0.
         padding_mask: boolean (B, T), True = real token, for arrays. Without it, the id that the model itself masks is
             padding where it stands at either end of a row.
+        decoder_inputs: what the targets of an encoder-decoder begin with, behind the start token: ragged id lists, an
+            array, or with `tokenizer` strings, one for each source; one id list or string is the same for all.
         tokenizer: of this library, `tokenizers`, `transformers` or keras-hub, or any object with
             `encode(list of str) -> list of id lists` and `decode(list of id lists) -> list of str`; strings go in and
             come out.
@@ -101,7 +104,8 @@ def generate(
 
     Returns:
         int32 array. Decoder-only: prompt, new tokens, stop token, then padding on the right; arrays keep their own
-        padding in place. Encoder-decoders: the target without the start token. With `tokenizer`: list of strings.
+        padding in place. Encoder-decoders: the target without the start token, `decoder_inputs` included. With
+        `tokenizer`: list of strings.
 
     Raises:
         ValueError: ids that the model does not have, an empty prompt, more tokens than learned positions, a model that
@@ -116,7 +120,19 @@ def generate(
     ```
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
-    job = Job(model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, cache, return_dict, options)
+    job = Job(
+        model,
+        inputs,
+        max_new_tokens,
+        sampler,
+        ids,
+        padding_mask,
+        decoder_inputs,
+        tokenizer,
+        cache,
+        return_dict,
+        options,
+    )
     found = job.found(job.run(batch_size, verbose))
     if return_dict:
         return found
@@ -132,6 +148,7 @@ def stream(
     start_token_id=None,
     pad_token_id=None,
     padding_mask=None,
+    decoder_inputs=None,
     tokenizer=None,
     cache="auto",
     chunk_size=8,
@@ -140,8 +157,9 @@ def stream(
     """As `generate`, but yields what is new as it comes.
 
     Args:
-        model, inputs, max_new_tokens, sampler, stop_token_id, start_token_id, pad_token_id, padding_mask, tokenizer,
-            cache, **options: as for `generate`; beams cannot be streamed, as the best one is known at the end only.
+        model, inputs, max_new_tokens, sampler, stop_token_id, start_token_id, pad_token_id, padding_mask,
+            decoder_inputs, tokenizer, cache, **options: as for `generate`; beams cannot be streamed, as the best one
+            is known at the end only.
         chunk_size: the most tokens at a time; the first pieces are of 1, 1, 2, 4, ... tokens. With drafts pieces are
             of one round at least, in which rows get different numbers of tokens.
 
@@ -156,5 +174,7 @@ def stream(
     ```
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
-    job = Job(model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, cache, False, options)
+    job = Job(
+        model, inputs, max_new_tokens, sampler, ids, padding_mask, decoder_inputs, tokenizer, cache, False, options
+    )
     return job.stream(chunk_size)
