@@ -56,9 +56,9 @@ def generate(
             beams), `scores` (of beams), `num_accepted_tokens` (of drafts, for each row) and `texts` (with `tokenizer`).
         verbose: 1 shows a progress bar.
         **options: of the samplers, spelled as in `transformers`. Other values compile nothing; other options than at
-            the call before do, and so do other sizes: `num_beams`, `num_return_sequences`, `no_repeat_ngram_size`,
-            the number of `bad_words_ids`, `num_assistant_tokens`, `prompt_lookup_num_tokens`, `top_k` of contrastive
-            search, and a new processor.
+            the call before do, and so do other sizes: `num_beams`, `num_beam_groups`, `num_return_sequences`,
+            `no_repeat_ngram_size`, the number of `bad_words_ids`, `num_assistant_tokens`, `prompt_lookup_num_tokens`,
+            `top_k` of contrastive search, and a new processor.
 
     Options of sampling, applied in this order:
         temperature: above 0; the logits are divided by it.
@@ -75,6 +75,14 @@ def generate(
         early_stopping: True: stop when there are `num_beams` finished texts; False, the default: when no running one
             can beat them at its present length; "never": when none can at any length.
         num_return_sequences: how many of the best texts.
+        num_beam_groups: the beams are searched in so many groups, which choose in turn; their number divides
+            `num_beams`. With several, each beam of an earlier group that goes on with a token takes
+            diversity_penalty, 0.5 by default, off the log-probability of this token, for good: scores include it
+            (Vijayakumar et al. 2016, https://arxiv.org/abs/1610.02424). One group is plain beam search.
+        coverage_penalty: for encoder-decoders with a cache. So many times the sum over the source tokens of
+            log(min(attention, 1)) is added to a score, and to the score by which running texts are compared; attention
+            is what a source token got from all target tokens in the last cross-attention, the mean of its heads (Wu
+            et al. 2016, equation 14, https://arxiv.org/abs/1609.08144).
 
     Options of contrastive search (Su et al. 2022, https://arxiv.org/abs/2202.06417), which takes the candidate of the
     highest (1 - penalty_alpha) * probability - penalty_alpha * largest cosine of its hidden state to those of the text:
@@ -97,6 +105,9 @@ def generate(
         no_repeat_ngram_size: no sequence of so many tokens occurs twice.
         bad_words_ids: list of ids and id lists that must not be written.
         allowed_token_ids: list of ids, or boolean mask (V,), of what may be written at all.
+        prefix_allowed_tokens_fn: function of the index of a row in `inputs` and its tokens so far (an int32 array, the
+            prompt included, of an encoder-decoder the start token) that returns the list of ids that may come next;
+            it is asked after every token, so chunks are of one token.
         min_new_tokens: no stop token before.
         stop_strings: strings that end a row once its new text holds one of them; needs `tokenizer`, not for beams.
         logits_processors: functions of logits (B, V) and a `Text` to logits, see `kt.generation.processors`; all

@@ -211,10 +211,12 @@ class Job:
         return [len(row) for row in (self.rows if self.sources is None else self.sources)]
 
     def _batch(self, chosen):
-        """Rows, sources and request for some of the rows."""
+        """Rows, sources and request for some of the rows, which keep their seeds and their index in all of them."""
         sources = None if self.sources is None else [self.sources[i] for i in chosen]
-        seeds = [[*self.request.seeds, i] for i in chosen]
-        return [self.rows[i] for i in chosen], sources, self.request._replace(seeds=seeds)
+        request = self.request._replace(seeds=[[*self.request.seeds, i] for i in chosen])
+        if function := request.prefix_allowed_tokens_fn:
+            request = request._replace(prefix_allowed_tokens_fn=lambda number, tokens: function(chosen[number], tokens))
+        return [self.rows[i] for i in chosen], sources, request
 
     def _loop(self):
         """The loop that serves the request; it is kept for the next one."""
