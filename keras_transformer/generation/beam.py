@@ -1,11 +1,13 @@
 """Beam search: the K most probable beginnings of a text, extended together.
 
-Letters: B prompts, K beams of each, V vocabulary, L room for new tokens, C candidates for the next beams. The beams of
-a prompt lie next to each other in the rows of all that the decoder keeps: (B * K, ...).
+Letters: B searches, K beams of each, V vocabulary, L room for new tokens, C candidates for the next beams. A prompt
+has one search, or one for each group of its beams. The beams of a prompt lie next to each other in the rows of all
+that the decoder keeps: (B * K, ...).
 
 The score of a finished text is the sum of the log-probabilities of its new tokens, the stop token included, divided by
 their number to the power of `length_penalty`: the definition of `transformers`, whose `early_stopping` has the same
-three values.
+three values. What `diversity_penalty` took off is part of the sum, and `coverage_penalty` times the logarithm of the
+coverage is added to the quotient.
 
 Source: length normalisation: Wu et al. 2016 (https://arxiv.org/abs/1609.08144), without its constant.
 """
@@ -13,12 +15,13 @@ Source: length normalisation: Wu et al. 2016 (https://arxiv.org/abs/1609.08144),
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation import coverage
+from keras_transformer.generation.candidates import IMPOSSIBLE, choose, take
 from keras_transformer.generation.compile import compile_function
-from keras_transformer.generation.loop import LoopBase, Result, is_stop, repeat_rows
+from keras_transformer.generation.constraints import Constraint
+from keras_transformer.generation.loop import LoopBase, Result, repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
-
-IMPOSSIBLE = -1e9  # finite, so that sums and quotients of it are; far below any sum of log-probabilities
 
 
 class BeamLoop(LoopBase):
@@ -31,11 +34,15 @@ class BeamLoop(LoopBase):
 
     def run(self, rows, source_rows, request):
         """The best `request.repeats` results of each row in turn, the best first."""
+        if request.beams.covers:
+            coverage.check_decoder(self.decoder)
         batch_size = bucket(len(rows), 1)
         batch, length = self._batch(rows, source_rows, batch_size)
         stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), 1))[0]
         told = {**request.parameters, "stop": stop, "max_new_tokens": np.int32(request.max_new_tokens)}
         told = {name: ops.convert_to_tensor(value) for name, value in told.items()}
+        constraint = Constraint(request.prefix_allowed_tokens_fn, request.beams.num_beams, self.target.vocabulary_size)
+        told |= constraint.first(rows, batch_size)
         is_open = ops.convert_to_tensor(np.arange(batch_size) < len(rows))  # the others only fill up the batch
         static = {"rule": request.rule, "beams": request.beams}
         room = bucket(request.max_new_tokens, 16)
@@ -47,34 +54,32 @@ class BeamLoop(LoopBase):
                 length = self._room(2 * length)
                 loop = self._extend(loop, length)
             limit = min(remaining, length - used)
+            if constraint.is_given:
+                told |= constraint.after(loop["text"], _open_rows(loop))
+                limit = 1
             loop, count = self._chunk(loop, told, ops.convert_to_tensor(np.int32(limit)), **static)
             count = int(ops.convert_to_numpy(count))
             used, remaining = used + count, remaining - count
-        finished = {name: ops.convert_to_numpy(x) for name, x in loop["finished"].items()}
-        return [self._result(finished, i, k) for i in range(len(rows)) for k in range(request.repeats)]
-
-    @staticmethod
-    def _result(finished, row, beam):
-        score = float(finished["scores"][row, beam])
-        if score <= IMPOSSIBLE / 2:  # there are fewer texts than were asked for
-            return Result(np.zeros(0, "int32"), None, float("-inf"))
-        return Result(finished["tokens"][row, beam, : finished["lengths"][row, beam]], None, score)
+        return _results(loop["finished"], len(rows), request)
 
     def _start_beams(self, batch, is_open, told, rule, beams, length, room):
-        num_beams, _ = beams
-        logits, state = self.decoder.start(batch, length)
-        loop = {"state": state, "position": ops.max(batch["positions"], axis=1) + 1}
+        loop = {"position": ops.max(batch["positions"], axis=1) + 1}
+        if beams.covers:
+            logits, loop["state"], attention = coverage.run(self.decoder.start, batch, length)
+            loop["coverage"] = coverage.start(attention, batch, self.source.masked_token_id)
+        else:
+            logits, loop["state"] = self.decoder.start(batch, length)
         if rule.reads_text:
             loop["text"] = self._text(batch, rule, logits.shape[-1], length)
-        loop, logits = repeat_rows((loop, logits), num_beams)
-        shape = batch["last"].shape[0], num_beams
+        loop, logits = repeat_rows((loop, logits), beams.num_beams)
+        shape = batch["last"].shape[0] * beams.num_groups, beams.num_beams // beams.num_groups
         none = ops.full(shape, IMPOSSIBLE, "float32")
-        # All beams of a prompt begin alike, so only the first one counts in the first step.
-        sums = ops.where(ops.arange(num_beams) == 0, ops.zeros(shape, "float32"), none)
+        # All beams of a search begin alike, so only the first one counts in the first step.
+        sums = ops.where(ops.arange(shape[1]) == 0, ops.zeros(shape, "float32"), none)
         texts = ops.zeros((*shape, room), "int32")
         loop["running"] = {"tokens": texts, "sums": sums}
         loop["finished"] = {"tokens": texts, "scores": none, "lengths": ops.zeros(shape, "int32")}
-        loop["num_new"], loop["is_open"] = ops.zeros((), "int32"), is_open
+        loop["num_new"], loop["is_open"] = ops.zeros((), "int32"), ops.repeat(is_open, beams.num_groups)
         return self._advance(loop, logits, told, rule, beams)
 
     def _chunk_of_beams(self, loop, told, limit, rule, beams):
@@ -82,9 +87,13 @@ class BeamLoop(LoopBase):
             return ops.logical_and(count < limit, ops.any(loop["is_open"]))
 
         def body(count, loop):
-            position = self._position(loop)
-            logits, state = self.decoder.step(loop["state"], loop["token"], position)
-            loop = {**loop, "state": state, "position": position + 1}
+            fed = loop["state"], loop["token"], self._position(loop)
+            loop = {**loop, "position": fed[2] + 1}
+            if beams.covers:
+                logits, loop["state"], attention = coverage.run(self.decoder.step, *fed)
+                loop["coverage"] = coverage.add(loop["coverage"], attention)
+            else:
+                logits, loop["state"] = self.decoder.step(*fed)
             return count + 1, self._advance(loop, logits, told, rule, beams)
 
         count, loop = self._while_loop(proceed, body, (ops.zeros((), "int32"), loop))
@@ -92,69 +101,88 @@ class BeamLoop(LoopBase):
 
     def _advance(self, loop, logits, told, rule, beams):
         """One more token for every beam."""
-        num_beams, early_stopping = beams
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
         if rule.reads_text:
             log_probs = rule.process(log_probs, Text(**loop["text"]), told, told["stop"])
-        running, finished, num_new = loop["running"], loop["finished"], loop["num_new"] + 1
-        candidates = _candidates(running, log_probs, told["stop"].shape[0])
-        # At the last step every text is finished, as it is.
-        ends = ops.logical_or(is_stop(candidates["token"], told["stop"]), num_new >= told["max_new_tokens"])
-        penalty = told["length_penalty"]
+        running, num_new = loop["running"], loop["num_new"] + 1
+        quotient = _power(num_new, told["length_penalty"])
+        bonus = None
+        if beams.covers:
+            logs = told["coverage_penalty"] * coverage.log_coverage(loop["coverage"])
+            bonus = ops.reshape(logs, running["sums"].shape) * quotient
+        candidates, chosen = choose(running["sums"], bonus, log_probs, loop["is_open"], told, num_new, beams.num_groups)
+        texts = _write(take(running["tokens"], candidates["parent"]), candidates["token"], loop["num_new"])
+        loop = {**loop, "num_new": num_new}
+        loop["finished"] = _finish(loop, candidates, texts, candidates["totals"] / quotient)
+        loop["running"] = {"tokens": take(texts, chosen["index"]), "sums": chosen["sums"]}
+        loop["is_open"] = _is_open(loop, chosen["totals"][:, 0] / quotient, told, beams)
+        return self._move(loop, chosen, rule)
 
-        # Only those among the best K may finish: the others are there to go on in their place.
-        may_finish = ops.logical_and(ends, ops.arange(ends.shape[1]) < num_beams)
-        may_finish = ops.logical_and(may_finish, candidates["sums"] > IMPOSSIBLE / 2)
-        may_finish = ops.logical_and(may_finish, ops.expand_dims(loop["is_open"], -1))
-        texts = _write(_take(running["tokens"], candidates["parent"]), candidates["token"], loop["num_new"])
-        lengths = ops.broadcast_to(num_new, may_finish.shape)
-        scores = ops.where(may_finish, candidates["sums"] / _power(num_new, penalty), IMPOSSIBLE)
-        new = {"tokens": texts, "scores": scores, "lengths": lengths}
-        merged = {name: ops.concatenate([finished[name], new[name]], axis=1) for name in finished}
-        _, best = ops.top_k(merged["scores"], num_beams)
-        finished = {name: _take(x, best) for name, x in merged.items()}
-
-        sums, going_on = ops.top_k(ops.where(ends, IMPOSSIBLE, candidates["sums"]), num_beams)
-        running = {"tokens": _take(texts, going_on), "sums": sums}
-        parent, token = (_take(candidates[name], going_on) for name in ("parent", "token"))
-        rows = ops.reshape(parent + num_beams * ops.expand_dims(ops.arange(parent.shape[0], dtype="int32"), -1), (-1,))
-        loop = {**loop, "running": running, "finished": finished, "num_new": num_new}
-        loop |= {"state": self.decoder.move(loop["state"], rows), "token": ops.reshape(token, (-1,))}
+    def _move(self, loop, chosen, rule):
+        """All that is kept of a row, behind the beam that it comes from and with its new token."""
+        num_searches, num_beams = chosen["parent"].shape
+        first = num_beams * ops.expand_dims(ops.arange(num_searches, dtype="int32"), -1)
+        rows = ops.reshape(chosen["parent"] + first, (-1,))
+        token = ops.reshape(chosen["token"], (-1,))
+        loop = {**loop, "token": token, "state": self.decoder.move(loop["state"], rows)}
         loop["position"] = ops.take(loop["position"], rows, axis=0)
+        if "coverage" in loop:
+            loop["coverage"] = coverage.move(loop["coverage"], rows)
         if rule.reads_text:
             moved = {name: ops.take(x, rows, axis=0) if len(x.shape) else x for name, x in loop["text"].items()}
-            text = Text(**moved).append(loop["token"])._asdict()
+            text = Text(**moved).append(token)._asdict()
             loop["text"] = {name: x for name, x in text.items() if x is not None}
-
-        # Can the best running text still beat the worst finished one, and is there a running one at all?
-        longest = num_new
-        if early_stopping == "never":
-            longest = ops.where(penalty > 0, told["max_new_tokens"], num_new)
-        within_reach = sums[:, 0] / _power(longest, penalty) > finished["scores"][:, -1]
-        is_open = ops.logical_and(within_reach, sums[:, 0] > IMPOSSIBLE / 2)
-        if early_stopping is True:
-            is_open = ops.logical_and(is_open, finished["scores"][:, -1] <= IMPOSSIBLE / 2)
-        loop["is_open"] = ops.logical_and(loop["is_open"], is_open)
         return loop
 
 
-def _candidates(running, log_probs, num_stops):
-    """The best continuations of each prompt's beams, the best first: dict of (B, C).
+def _finish(loop, candidates, texts, scores):
+    """The best finished texts, those that end now among them.
 
-    Of (1 + stops) * K, at least K do not end with a stop token.
+    Only those among the best K may finish: the others are there to go on in their place.
     """
-    (batch, num_beams), vocabulary = running["sums"].shape, log_probs.shape[-1]
-    totals = ops.reshape(log_probs, (batch, num_beams, vocabulary)) + ops.expand_dims(running["sums"], -1)
-    totals = ops.maximum(ops.reshape(totals, (batch, num_beams * vocabulary)), IMPOSSIBLE)
-    sums, index = ops.top_k(totals, min((1 + max(1, num_stops)) * num_beams, num_beams * vocabulary))
-    index = ops.cast(index, "int32")
-    return {"sums": sums, "parent": index // vocabulary, "token": index % vocabulary}
+    finished = loop["finished"]
+    num_beams = finished["scores"].shape[1]
+    may_finish = ops.logical_and(candidates["ends"], ops.arange(texts.shape[1]) < num_beams)
+    may_finish = ops.logical_and(may_finish, candidates["totals"] > IMPOSSIBLE / 2)
+    may_finish = ops.logical_and(may_finish, ops.expand_dims(loop["is_open"], -1))
+    lengths = ops.broadcast_to(loop["num_new"], may_finish.shape)
+    new = {"tokens": texts, "scores": ops.where(may_finish, scores, IMPOSSIBLE), "lengths": lengths}
+    merged = {name: ops.concatenate([finished[name], new[name]], axis=1) for name in finished}
+    _, best = ops.top_k(merged["scores"], num_beams)
+    return {name: take(x, best) for name, x in merged.items()}
 
 
-def _take(x, index):
-    """Beams (B, C, ...) in the order of index (B, K)."""
-    index = ops.reshape(ops.cast(index, "int32"), (*index.shape, *[1] * (len(x.shape) - 2)))
-    return ops.take_along_axis(x, index, axis=1)
+def _is_open(loop, best_score, told, beams):
+    """Which searches go on: can a running text still beat the worst finished one, and is there one at all?"""
+    sums, worst = loop["running"]["sums"], loop["finished"]["scores"][:, -1]
+    if beams.early_stopping == "never":  # the best that could become of a beam, its source covered in full
+        longest = ops.where(told["length_penalty"] > 0, told["max_new_tokens"], loop["num_new"])
+        best_score = ops.max(sums, axis=1) / _power(longest, told["length_penalty"])
+    is_open = ops.logical_and(best_score > worst, ops.max(sums, axis=1) > IMPOSSIBLE / 2)
+    if beams.early_stopping is True:
+        is_open = ops.logical_and(is_open, worst <= IMPOSSIBLE / 2)
+    return ops.logical_and(loop["is_open"], is_open)
+
+
+def _open_rows(loop):
+    """Which rows are beams that are still written, boolean (B * K,), in NumPy."""
+    is_open, sums = (ops.convert_to_numpy(x) for x in (loop["is_open"], loop["running"]["sums"]))
+    return (is_open[:, None] & (sums > IMPOSSIBLE / 2)).reshape(-1)
+
+
+def _results(finished, num_rows, request):
+    """The best of all groups for each row."""
+    num_beams, results = request.beams.num_beams, []
+    finished = {name: ops.convert_to_numpy(x) for name, x in finished.items()}
+    finished = {name: x.reshape(-1, num_beams, *x.shape[2:]) for name, x in finished.items()}
+    for row in range(num_rows):
+        tokens, scores, lengths = (finished[name][row] for name in ("tokens", "scores", "lengths"))
+        for k in np.argsort(-scores, kind="stable")[: request.repeats]:
+            if scores[k] <= IMPOSSIBLE / 2:  # there are fewer texts than were asked for
+                results.append(Result(np.zeros(0, "int32"), None, float("-inf")))
+            else:
+                results.append(Result(tokens[k, : lengths[k]], None, float(scores[k])))
+    return results
 
 
 def _write(texts, token, column):

@@ -12,6 +12,7 @@ def generate(
     start_token_id=None,
     pad_token_id=None,
     padding_mask=None,
+    decoder_inputs=None,
     tokenizer=None,
     cache="auto",
     batch_size=64,
@@ -42,6 +43,8 @@ def generate(
         pad_token_id: fills up the result on the right; None: what the model's card says, else 0.
         padding_mask: boolean (B, T), True = real token, for arrays. Without it, the id that the model itself masks is
             padding where it stands at either end of a row.
+        decoder_inputs: what the targets of an encoder-decoder begin with, behind the start token: ragged id lists, an
+            array, or with `tokenizer` strings, one for each source; one id list or string is the same for all.
         tokenizer: of this library, `tokenizers`, `transformers` or keras-hub, or any object with
             `encode(list of str) -> list of id lists` and `decode(list of id lists) -> list of str`; strings go in and
             come out.
@@ -53,9 +56,9 @@ def generate(
             beams), `scores` (of beams), `num_accepted_tokens` (of drafts, for each row) and `texts` (with `tokenizer`).
         verbose: 1 shows a progress bar.
         **options: of the samplers, spelled as in `transformers`. Other values compile nothing; other options than at
-            the call before do, and so do other sizes: `num_beams`, `num_return_sequences`, `no_repeat_ngram_size`,
-            the number of `bad_words_ids`, `num_assistant_tokens`, `prompt_lookup_num_tokens`, `top_k` of contrastive
-            search, and a new processor.
+            the call before do, and so do other sizes: `num_beams`, `num_beam_groups`, `num_return_sequences`,
+            `no_repeat_ngram_size`, the number of `bad_words_ids`, `num_assistant_tokens`, `prompt_lookup_num_tokens`,
+            `top_k` of contrastive search, and a new processor.
 
     Options of sampling, applied in this order:
         temperature: above 0; the logits are divided by it.
@@ -72,6 +75,14 @@ def generate(
         early_stopping: True: stop when there are `num_beams` finished texts; False, the default: when no running one
             can beat them at its present length; "never": when none can at any length.
         num_return_sequences: how many of the best texts.
+        num_beam_groups: the beams are searched in so many groups, which choose in turn; their number divides
+            `num_beams`. With several, each beam of an earlier group that goes on with a token takes
+            diversity_penalty, 0.5 by default, off the log-probability of this token, for good: scores include it
+            (Vijayakumar et al. 2016, https://arxiv.org/abs/1610.02424). One group is plain beam search.
+        coverage_penalty: for encoder-decoders with a cache. So many times the sum over the source tokens of
+            log(min(attention, 1)) is added to a score, and to the score by which running texts are compared; attention
+            is what a source token got from all target tokens in the last cross-attention, the mean of its heads (Wu
+            et al. 2016, equation 14, https://arxiv.org/abs/1609.08144).
 
     Options of contrastive search (Su et al. 2022, https://arxiv.org/abs/2202.06417), which takes the candidate of the
     highest (1 - penalty_alpha) * probability - penalty_alpha * largest cosine of its hidden state to those of the text:
@@ -94,6 +105,9 @@ def generate(
         no_repeat_ngram_size: no sequence of so many tokens occurs twice.
         bad_words_ids: list of ids and id lists that must not be written.
         allowed_token_ids: list of ids, or boolean mask (V,), of what may be written at all.
+        prefix_allowed_tokens_fn: function of the index of a row in `inputs` and its tokens so far (an int32 array, the
+            prompt included, of an encoder-decoder the start token) that returns the list of ids that may come next;
+            it is asked after every token, so chunks are of one token.
         min_new_tokens: no stop token before.
         stop_strings: strings that end a row once its new text holds one of them; needs `tokenizer`, not for beams.
         logits_processors: functions of logits (B, V) and a `Text` to logits, see `kt.generation.processors`; all
@@ -101,7 +115,8 @@ def generate(
 
     Returns:
         int32 array. Decoder-only: prompt, new tokens, stop token, then padding on the right; arrays keep their own
-        padding in place. Encoder-decoders: the target without the start token. With `tokenizer`: list of strings.
+        padding in place. Encoder-decoders: the target without the start token, `decoder_inputs` included. With
+        `tokenizer`: list of strings.
 
     Raises:
         ValueError: ids that the model does not have, an empty prompt, more tokens than learned positions, a model that
@@ -116,7 +131,19 @@ def generate(
     ```
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
-    job = Job(model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, cache, return_dict, options)
+    job = Job(
+        model,
+        inputs,
+        max_new_tokens,
+        sampler,
+        ids,
+        padding_mask,
+        decoder_inputs,
+        tokenizer,
+        cache,
+        return_dict,
+        options,
+    )
     found = job.found(job.run(batch_size, verbose))
     if return_dict:
         return found
@@ -132,6 +159,7 @@ def stream(
     start_token_id=None,
     pad_token_id=None,
     padding_mask=None,
+    decoder_inputs=None,
     tokenizer=None,
     cache="auto",
     chunk_size=8,
@@ -140,8 +168,9 @@ def stream(
     """As `generate`, but yields what is new as it comes.
 
     Args:
-        model, inputs, max_new_tokens, sampler, stop_token_id, start_token_id, pad_token_id, padding_mask, tokenizer,
-            cache, **options: as for `generate`; beams cannot be streamed, as the best one is known at the end only.
+        model, inputs, max_new_tokens, sampler, stop_token_id, start_token_id, pad_token_id, padding_mask,
+            decoder_inputs, tokenizer, cache, **options: as for `generate`; beams cannot be streamed, as the best one
+            is known at the end only.
         chunk_size: the most tokens at a time; the first pieces are of 1, 1, 2, 4, ... tokens. With drafts pieces are
             of one round at least, in which rows get different numbers of tokens.
 
@@ -156,5 +185,7 @@ def stream(
     ```
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
-    job = Job(model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, cache, False, options)
+    job = Job(
+        model, inputs, max_new_tokens, sampler, ids, padding_mask, decoder_inputs, tokenizer, cache, False, options
+    )
     return job.stream(chunk_size)

@@ -22,7 +22,7 @@ from keras_transformer.generation.drafters import (
 from keras_transformer.generation.loop import Loop, Result, join
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
-from keras_transformer.generation.prompts import Prompts, as_ids, pad_rows
+from keras_transformer.generation.prompts import Prompts, as_ids, targets
 from keras_transformer.generation.speculative import SpeculativeLoop
 from keras_transformer.generation.text_codec import TextCodec
 from keras_transformer.layers import read_card
@@ -33,7 +33,18 @@ class Job:
     """See `generate` for the arguments; `ids` holds those of the stop, start and pad tokens."""
 
     def __init__(
-        self, model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, cache, with_log_probs, options
+        self,
+        model,
+        inputs,
+        max_new_tokens,
+        sampler,
+        ids,
+        padding_mask,
+        decoder_inputs,
+        tokenizer,
+        cache,
+        with_log_probs,
+        options,
     ):
         options = _options(sampler, options)
         if not (isinstance(cache, bool) or cache == "auto"):
@@ -58,9 +69,13 @@ class Job:
         if build(model, self.prompts.rows[0]):
             self.known = known_of(model)
         target = self.known.target
-        self.rows, self.sources = self.prompts.rows, None
+        self.rows, self.sources, self.beginnings = self.prompts.rows, None, self.prompts
         if self.known.source is not None:
-            self.rows, self.sources = [[_start_token_id(ids["start"], target)]] * len(self.rows), self.rows
+            start = _start_token_id(ids["start"], target)
+            self.beginnings = targets(decoder_inputs, len(self.rows), target, tokenizer, start, stop)
+            self.rows, self.sources = [[start, *row] for row in self.beginnings.rows], self.rows
+        elif decoder_inputs is not None:
+            raise ValueError("`decoder_inputs` are of encoder-decoders; here `inputs` are what the texts begin with.")
         # Contrastive search feeds the last token as well, to choose it.
         longest = max(map(len, self.rows)) + (options.sampler == "contrastive")
         _check_length(target, longest, max_new_tokens)
@@ -170,17 +185,14 @@ class Job:
         return StopStrings(self.stop_strings, NewText(self.tokenizer, self._in_front(chosen)))
 
     def _in_front(self, chosen):
-        """What stands in front of the new tokens of each result: the prompt, of an encoder-decoder nothing."""
-        rows = [self.rows[i] if self.sources is None else () for i in chosen]
+        """What stands in front of the new tokens of each result, without the start token of an encoder-decoder."""
+        rows = [self.beginnings.rows[i] for i in chosen]
         return [row for row in rows for _ in range(self.request.repeats)]
 
     def found(self, results):
         """What `return_dict` gives."""
         new_tokens = [result.tokens for result in results]
-        if self.sources is None:
-            token_ids = self.prompts.join(new_tokens, self.pad_token_id)
-        else:
-            token_ids = pad_rows(new_tokens, self.pad_token_id)
+        token_ids = self.beginnings.join(new_tokens, self.pad_token_id)
         found = {"token_ids": token_ids, "lengths": [len(new) for new in new_tokens]}
         if self.sampler == "beam":
             found["scores"] = np.asarray([result.score for result in results], "float32")
@@ -199,10 +211,12 @@ class Job:
         return [len(row) for row in (self.rows if self.sources is None else self.sources)]
 
     def _batch(self, chosen):
-        """Rows, sources and request for some of the rows."""
+        """Rows, sources and request for some of the rows, which keep their seeds and their index in all of them."""
         sources = None if self.sources is None else [self.sources[i] for i in chosen]
-        seeds = [[*self.request.seeds, i] for i in chosen]
-        return [self.rows[i] for i in chosen], sources, self.request._replace(seeds=seeds)
+        request = self.request._replace(seeds=[[*self.request.seeds, i] for i in chosen])
+        if function := request.prefix_allowed_tokens_fn:
+            request = request._replace(prefix_allowed_tokens_fn=lambda number, tokens: function(chosen[number], tokens))
+        return [self.rows[i] for i in chosen], sources, request
 
     def _loop(self):
         """The loop that serves the request; it is kept for the next one."""

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.compile import can_compile, compile_function
+from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.decoders import FullForward
 from keras_transformer.generation.processors import Text, count_tokens
 from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
@@ -139,6 +140,10 @@ class Loop(LoopBase):
         batch_size = bucket(len(rows), 1)
         batch, length = self._batch(rows, source_rows, batch_size)
         told = self._told(request)
+        constraint = Constraint(request.prefix_allowed_tokens_fn, request.repeats, self.target.vocabulary_size)
+        told |= constraint.first(rows, batch_size)
+        if constraint.is_given:  # it is asked after every token
+            largest_chunk, grows = 1, False
         noise = Noise(request, batch_size)
         done = np.arange(batch_size) >= len(rows)  # rows that only fill up the batch
         static = {"rule": request.rule, "repeats": request.repeats}
@@ -147,10 +152,12 @@ class Loop(LoopBase):
         used += self.tokens_fed_at_start
         yield _as_numpy(first, 1, num_results)
         remaining, chunk = request.max_new_tokens - 1, 1 if grows else largest_chunk
-        while remaining > 0 and not ops.convert_to_numpy(loop["done"]).all():
+        while remaining > 0 and not (done := ops.convert_to_numpy(loop["done"])).all():
             if used == length:
                 length = self._room(2 * length)
                 loop = self._extend(loop, length)
+            if constraint.is_given:
+                told |= constraint.after(loop["text"], ~done)
             limit = min(remaining, length - used, chunk or remaining)
             chunk = min(2 * chunk, largest_chunk) if grows else chunk
             loop, written, count = self._chunk(

@@ -1,83 +1,21 @@
-"""The options of `generate`, split into what a compiled loop is made of and what it is told anew at every call."""
+"""The options of `generate`, checked, and made into what a loop is asked for."""
 
 import math
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from keras_transformer.arguments import check_count
-from keras_transformer.generation import processors
+from keras_transformer.generation import constraints
 from keras_transformer.generation.prompts import as_ids, bucket, pad_rows
+from keras_transformer.generation.request import PENALTIES, Beams, Request, Rule
 
 SAMPLERS = ("greedy", "sample", "beam", "contrastive")
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-
-
-class Rule(NamedTuple):
-    """How the next token is chosen: all that is fixed when a loop is compiled.
-
-    sampler: "greedy", "sample", "beam" or "contrastive".
-    filters, built_in: names of the filters and processors in use.
-    ngram_size: n-grams of this size do not repeat; 0 for no limit.
-    custom: the user's processors.
-    with_log_probs: whether log-probabilities of the tokens are asked for.
-    candidates: how many tokens contrastive search tries.
-    """
-
-    sampler: str = "greedy"
-    filters: tuple = ()
-    built_in: tuple = ()
-    ngram_size: int = 0
-    custom: tuple = ()
-    with_log_probs: bool = False
-    candidates: int = 0
-
-    @property
-    def counts_tokens(self):
-        """Whether a processor asks how often a token occurred."""
-        return bool(set(self.built_in) & set(PENALTIES))
-
-    @property
-    def reads_text(self):
-        """Whether a processor looks at the text so far."""
-        return bool(self.built_in or self.ngram_size or self.custom)
-
-    def process(self, logits, text, parameters, stop):
-        """Logits (B, V) after all processors: penalties, bans, then the user's own."""
-        for name in self.built_in:
-            arguments = (parameters[name], stop) if name == "min_new_tokens" else (parameters[name],)
-            logits = getattr(processors, name)(logits, text, *arguments)
-        if self.ngram_size:
-            logits = processors.no_repeat_ngram(logits, text, self.ngram_size)
-        for processor in self.custom:
-            logits = processor(logits, text)
-        return logits
-
-
-class Request(NamedTuple):
-    """What is asked of a loop beside the rows.
-
-    max_new_tokens: int, the most tokens for a row.
-    stop_token_ids: list of int.
-    rule: the `Rule` that chooses tokens; fixed when compiling.
-    parameters: dict of NumPy values that the rule asks for.
-    seeds: one for each row, for the noise of samplers.
-    repeats: int, results for each row, which share its prefill.
-    beams: `(num_beams, early_stopping)` of beam search, fixed when compiling.
-    draft: `(number of drafted tokens, largest n-gram to look up)`, fixed when compiling; None without a draft.
-    """
-
-    max_new_tokens: int
-    stop_token_ids: list
-    rule: Rule
-    parameters: dict
-    seeds: list
-    repeats: int = 1
-    beams: tuple = (1, False)
-    draft: tuple | None = None
+OF_BEAMS = ("length_penalty", "early_stopping", "diversity_penalty", "coverage_penalty")
 
 
 @dataclass
@@ -96,12 +34,16 @@ class Options:
     no_repeat_ngram_size: int | None = None
     bad_words_ids: list | None = None
     allowed_token_ids: list | None = None
+    prefix_allowed_tokens_fn: Callable | None = None
     min_new_tokens: int | None = None
     logits_processors: tuple = ()
     stop_strings: list | str | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | str | None = None
+    num_beam_groups: int | None = None
+    diversity_penalty: float | None = None
+    coverage_penalty: float | None = None
     num_return_sequences: int = 1
     seed: int | None = None
     penalty_alpha: float | None = None
@@ -120,14 +62,22 @@ class Options:
             self._check(name, lambda x: 0 <= x <= 1, "between 0 and 1")
         for name in ("presence_penalty", "frequency_penalty", "length_penalty"):
             self._check(name, math.isfinite, "finite")
-        counts = {"top_k": 1, "num_beams": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0, "seed": 0}
+        for name in ("diversity_penalty", "coverage_penalty"):
+            self._check(name, lambda x: 0 <= x < math.inf, "0 or more")
+        counts = {"top_k": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0, "seed": 0}
         for name, least in counts.items():
             if getattr(self, name) is not None:
                 check_count(least, **{name: getattr(self, name)})
         check_count(1, num_return_sequences=self.num_return_sequences)
         if not (self.early_stopping is None or isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
             raise ValueError(f'`early_stopping` must be True, False or "never". Received: {self.early_stopping!r}')
+        if not (self.prefix_allowed_tokens_fn is None or callable(self.prefix_allowed_tokens_fn)):
+            raise ValueError(
+                "`prefix_allowed_tokens_fn` must be a function of a row's index and its tokens. "
+                f"Received: {self.prefix_allowed_tokens_fn!r}"
+            )
         self._check_sequences()
+        self._check_groups()
         self._check_draft()
 
     def _check(self, name, holds, expected):
@@ -141,8 +91,11 @@ class Options:
         if self.sampler not in SAMPLERS:
             raise ValueError(f"`sampler` must be one of {SAMPLERS}. Received: sampler={self.sampler!r}")
         filters = [name for name in FILTERS if getattr(self, name) is not None]
-        beams = [name for name in ("length_penalty", "early_stopping") if getattr(self, name) is not None]
-        beams += ["num_beams"] if (self.num_beams or 1) > 1 else []
+        for name in ("num_beams", "num_beam_groups"):
+            if getattr(self, name) is not None:
+                check_count(1, **{name: getattr(self, name)})
+        beams = [name for name in OF_BEAMS if getattr(self, name) is not None]
+        beams += [name for name in ("num_beams", "num_beam_groups") if (getattr(self, name) or 1) > 1]
         if self.penalty_alpha is not None or self.sampler == "contrastive":
             return self._settle_contrastive(filters, beams)
         if filters and beams:
@@ -183,6 +136,19 @@ class Options:
                 f"Received: num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}"
             )
 
+    def _check_groups(self):
+        groups = self.num_beam_groups or 1
+        if groups > 1 and self.num_beams % groups:
+            raise ValueError(
+                "`num_beams` must be a multiple of `num_beam_groups`. "
+                f"Received: num_beams={self.num_beams}, num_beam_groups={groups}"
+            )
+        if groups == 1 and self.diversity_penalty:
+            raise ValueError(
+                "`diversity_penalty` keeps groups of beams apart: it needs `num_beam_groups` above 1. "
+                f"Received: diversity_penalty={self.diversity_penalty}, num_beam_groups={self.num_beam_groups}"
+            )
+
     def _check_draft(self):
         names = {"num_assistant_tokens": "assistant_model", "max_matching_ngram_size": "prompt_lookup_num_tokens"}
         for name, needed in names.items():
@@ -194,6 +160,11 @@ class Options:
         drafts = [name for name in names.values() if getattr(self, name) is not None]
         if len(drafts) > 1:
             raise ValueError("`assistant_model` and `prompt_lookup_num_tokens` both draft tokens: give one of them.")
+        if drafts and self.prefix_allowed_tokens_fn is not None:
+            raise ValueError(
+                f"`prefix_allowed_tokens_fn` is asked after every token, so it does not go with `{drafts[0]}`, which "
+                "drafts several at a time; a function among `logits_processors` does."
+            )
         if drafts and self.sampler not in ("greedy", "sample"):
             raise ValueError(
                 f"`{drafts[0]}` goes with sampler='greedy' and 'sample', in which one text follows from the draft that "
@@ -215,6 +186,7 @@ class Options:
         built_in = [name for name in (*PENALTIES, "min_new_tokens") if getattr(self, name)]
         built_in += ["bad_words"] if self.bad_words_ids else []
         built_in += ["allowed_token_ids"] if self.allowed_token_ids is not None else []
+        built_in += [constraints.NAME] if self.prefix_allowed_tokens_fn is not None else []
         return Rule(
             self.sampler,
             tuple(name for name in names if getattr(self, name) is not None),
@@ -254,7 +226,10 @@ class Options:
         seed = np.random.SeedSequence().entropy if self.seed is None else self.seed
         parameters = self.parameters(vocabulary_size)
         if self.sampler == "beam":
-            parameters["length_penalty"] = np.float32(1.0 if self.length_penalty is None else self.length_penalty)
+            defaults = {"length_penalty": 1.0, "diversity_penalty": 0.5, "coverage_penalty": 0.0}
+            for name, default in defaults.items():
+                value = getattr(self, name)
+                parameters[name] = np.float32(default if value is None else value)
         return Request(
             max_new_tokens,
             stop_token_ids,
@@ -262,8 +237,14 @@ class Options:
             parameters,
             seeds=[seed],
             repeats=self.num_return_sequences,
-            beams=(self.num_beams or 1, self.early_stopping or False),
+            beams=Beams(
+                self.num_beams or 1,
+                self.early_stopping or False,
+                self.num_beam_groups or 1,
+                covers=self.coverage_penalty is not None,
+            ),
             draft=self.draft,
+            prefix_allowed_tokens_fn=self.prefix_allowed_tokens_fn,
         )
 
     @classmethod

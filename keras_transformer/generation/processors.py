@@ -147,6 +147,13 @@ def bad_words(logits, text, words):
     return _ban(logits, final, completes)
 
 
+def prefix_allowed_tokens(logits, text, mask):
+    """Only what the mask, boolean (B, any number), allows; ids behind its end are banned."""
+    width = logits.shape[-1]
+    mask = ops.pad(mask, [(0, 0), (0, max(0, width - mask.shape[1]))])[:, :width]
+    return ops.where(mask, logits, BANNED)
+
+
 def count_tokens(token_ids, is_token, vocabulary_size):
     """How often each id occurs, int32 (B, V), in (B, L) where `is_token`; ids outside the vocabulary count nowhere."""
     is_token = ops.logical_and(is_token, ops.logical_and(token_ids >= 0, token_ids < vocabulary_size))

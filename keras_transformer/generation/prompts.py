@@ -12,12 +12,13 @@ class Prompts:
         padding_mask: boolean (B, T), True = real token, with arrays only.
         pad_token_id: without a mask, this id at either end of a row is padding; None: nothing is.
         name: what to call the argument in errors.
+        may_be_empty: whether rows may have no token.
 
     Attributes:
         rows: list of int32 arrays, the real tokens of each row.
     """
 
-    def __init__(self, inputs, padding_mask=None, pad_token_id=None, name="inputs"):
+    def __init__(self, inputs, padding_mask=None, pad_token_id=None, name="inputs", may_be_empty=False):
         self.name = name
         self.array = None
         if hasattr(inputs, "shape"):
@@ -38,7 +39,7 @@ class Prompts:
             self.given = [_int_array(np.asarray(row), f"{name}[{i}]") for i, row in enumerate(rows)]
             self.rows = [row[_between(row, pad_token_id)] if row.ndim == 1 else row for row in self.given]
         for i, row in enumerate(self.rows):
-            if row.ndim != 1 or row.size == 0:
+            if row.ndim != 1 or (row.size == 0 and not may_be_empty):
                 raise ValueError(f"`{name}[{i}]` must hold at least one token id. Received: shape={row.shape}")
         if not self.rows:
             raise ValueError(f"`{name}` is empty: at least one row of token ids is needed.")
@@ -57,6 +58,8 @@ class Prompts:
     def check(self, side, model="the model"):
         """Refuse ids and lengths that the model's side has no row for."""
         for i, row in enumerate(self.rows):
+            if not row.size:
+                continue
             low, high = int(row.min()), int(row.max())
             limit = side.vocabulary_size
             if low < 0 or (limit is not None and high >= limit):
@@ -73,6 +76,39 @@ class Prompts:
         repeats = len(new_tokens) // len(self.given)
         rows = [np.concatenate([self.given[i // repeats], new]) for i, new in enumerate(new_tokens)]
         return pad_rows(rows, pad_token_id)
+
+
+def targets(given, num_rows, side, tokenizer, start_token_id, stop_token_ids):
+    """What the targets of an encoder-decoder begin with behind the start token, as `Prompts`.
+
+    Args:
+        given: None, an array, ragged id lists, strings; or one id list or string, which is the same for all.
+        num_rows: number of sources.
+        side: the `Side` of the targets.
+        tokenizer: for strings; a start token in front and stop tokens behind, which it may add, are left out.
+    """
+    if given is None or len(given) == 0:
+        given = [[]] * num_rows
+    elif tokenizer is not None and all(isinstance(text, str) for text in given):
+        rows = [_bare(row, start_token_id, stop_token_ids) for row in tokenizer.encode(given)]
+        given = rows * num_rows if isinstance(given, str) else rows
+    elif np.ndim(given[0]) == 0:
+        given = [given] * num_rows
+    prompts = Prompts(given, None, side.masked_token_id, "decoder_inputs", may_be_empty=True)
+    if len(prompts.rows) != num_rows:
+        raise ValueError(
+            f"`decoder_inputs` has {len(prompts.rows)} rows, but there are {num_rows} sources in `inputs`."
+        )
+    prompts.check(side)
+    return prompts
+
+
+def _bare(row, start_token_id, stop_token_ids):
+    """The ids of a text without the tokens that mark its beginning and end."""
+    row = list(row)
+    while row and row[-1] in stop_token_ids:
+        row.pop()
+    return row[1:] if row[:1] == [start_token_id] else row
 
 
 def pad_rows(rows, pad_token_id, length=None):

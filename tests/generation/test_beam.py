@@ -1,7 +1,6 @@
 """Beam search against brute force over all texts, and against `transformers`."""
 
 import functools
-import itertools
 
 import keras
 import numpy as np
@@ -9,8 +8,9 @@ import pytest
 
 import keras_transformer as kt
 from tests import reference
-from tests.backend import numpy
-from tests.generation import hf
+from tests.generation import by_hand, hf
+from tests.generation.by_hand import new_texts
+from tests.generation.models import ragged, stacked_gpt, translator
 
 SIZE = 5
 
@@ -28,19 +28,6 @@ def small(cached):
     return model
 
 
-def all_texts(model, prompt, length, stop, length_penalty):
-    """`(score, text)` of every text of at most `length` tokens that ends with a stop token or is of full length."""
-    texts = list(itertools.product(range(SIZE), repeat=length))
-    logits = numpy(model(np.asarray([[*prompt, *text] for text in texts]))).astype("float64")[:, len(prompt) - 1 : -1]
-    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    found = {}
-    for text, rows in zip(texts, log_probs, strict=True):
-        end = next((i + 1 for i, token in enumerate(text) if token in stop), length)
-        total = sum(rows[i, token] for i, token in enumerate(text[:end]))
-        found[text[:end]] = total / end**length_penalty
-    return sorted(((score, text) for text, score in found.items()), reverse=True)
-
-
 @pytest.mark.filterwarnings("ignore:generate")
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("stop", [(), (3,), (1, 3)], ids=str)
@@ -48,12 +35,72 @@ def all_texts(model, prompt, length, stop, length_penalty):
 def test_enough_beams_find_the_best_of_all_texts(cached, stop, length_penalty):
     """B22: in exact order, with exact scores; there are more beams than tokens."""
     prompt, length = [2, 4], 3
-    expected = all_texts(small(cached), prompt, length, stop, length_penalty)[:20]
+    log_probs = by_hand.table(small(cached), prompt, SIZE, length)
+    expected = by_hand.all_texts(log_probs, SIZE, length, stop, length_penalty)[:20]
     options = {"num_beams": 125, "num_return_sequences": 20, "early_stopping": "never", "stop_token_id": list(stop)}
     result = kt.generate(small(cached), [prompt], length, length_penalty=length_penalty, return_dict=True, **options)
     np.testing.assert_allclose(result["scores"], [score for score, _ in expected], atol=1e-4)
-    texts = [tuple(row[2 : 2 + n].tolist()) for row, n in zip(result["token_ids"], result["lengths"], strict=True)]
-    assert texts == [text for _, text in expected]
+    assert new_texts(result, 2) == [text for _, text in expected]
+
+
+@pytest.mark.parametrize("stop", [(), (3,)], ids=str)
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_all_texts_of_four_tokens_in_order(stop, length_penalty):
+    """Every text that there is, two prompts of different length in one batch."""
+    prompts, length = [[2, 4], [1, 0, 3]], 4
+    options = {"num_beams": 625, "early_stopping": "never", "stop_token_id": list(stop)}
+    count = 625 if not stop else sum(4**n for n in range(4)) + 4**4  # those that stop after n + 1 tokens, and the rest
+    options |= {"num_return_sequences": count, "length_penalty": length_penalty, "return_dict": True}
+    result = kt.generate(small(True), prompts, length, **options)
+    texts = new_texts(result, [2] * count + [3] * count)
+    for i, prompt in enumerate(prompts):
+        mine = slice(i * count, (i + 1) * count)
+        log_probs = by_hand.table(small(True), prompt, SIZE, length)
+        expected = {text: score for score, text in by_hand.all_texts(log_probs, SIZE, length, stop, length_penalty)}
+        assert len(set(texts[mine])) == len(expected) == count
+        scores = np.asarray([expected[text] for text in texts[mine]])
+        np.testing.assert_allclose(result["scores"][mine], scores, atol=1e-4)
+        assert (np.diff(scores) < 1e-5).all()  # some are equal in float32
+
+
+@pytest.mark.filterwarnings("ignore:generate")
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.5, 2.0])
+def test_few_beams_as_by_hand(cached, early_stopping, length_penalty):
+    """All rules of stopping; each of several prompts in one batch as by itself."""
+    prompts, length = [[2, 4], [1], [0, 3, 3]], 4
+    options = {"length_penalty": length_penalty, "early_stopping": early_stopping}
+    told = {"num_beams": 3, "num_return_sequences": 3, "stop_token_id": [1, 3], "return_dict": True}
+    result = kt.generate(small(cached), prompts, length, **told, **options)
+    texts = new_texts(result, [len(prompt) for prompt in prompts for _ in range(3)])
+    for i, prompt in enumerate(prompts):
+        log_probs = by_hand.table(small(cached), prompt, SIZE, length)
+        expected = by_hand.beam_search(log_probs, length, 3, (1, 3), **options)
+        np.testing.assert_allclose(result["scores"][3 * i : 3 * i + 3], [score for score, _ in expected], atol=1e-4)
+        assert texts[3 * i : 3 * i + 3] == [text for _, text in expected]
+
+
+@pytest.mark.parametrize(("kind", "cache"), [("decoder", False), ("encoder-decoder", True)])
+def test_a_row_alone_is_the_row_in_any_batch_and_order(kind, cache):
+    model, rows, fronts = stacked_gpt(), ragged((5, 1, 9, 3)), ragged((5, 1, 9, 3))
+    options = {"num_beams": 4, "num_beam_groups": 2, "length_penalty": 0.6}
+    if kind == "encoder-decoder":
+        model, fronts = translator(num_layers=1), [[5], [], [6, 7, 8], [9]]
+        options |= {"coverage_penalty": 0.3} if cache else {}
+
+    def write(order, batch_size):
+        if kind == "encoder-decoder":
+            options["decoder_inputs"] = [fronts[i] for i in order]
+        told = {"batch_size": batch_size, "cache": cache, "stop_token_id": [4, 7], "return_dict": True}
+        result = kt.generate(model, [rows[i] for i in order], 5, num_return_sequences=4, **told, **options)
+        texts = new_texts(result, [len(fronts[i]) for i in order for _ in range(4)])
+        return {i: (texts[4 * n : 4 * n + 4], result["scores"][4 * n : 4 * n + 4]) for n, i in enumerate(order)}
+
+    together, alone = write([0, 1, 2, 3], 4), write([2, 0, 3, 1], 1)
+    for i in range(4):
+        assert together[i][0] == alone[i][0]
+        np.testing.assert_allclose(together[i][1], alone[i][1], atol=1e-5)
 
 
 @pytest.mark.parametrize("num_beams", [1, 2, 5])
