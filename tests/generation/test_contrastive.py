@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from tests.backend import numpy, predict
+from tests.backend import predict
 from tests.generation.models import VOCABULARY_SIZE, ragged, translator
 
 PROMPTS = ragged((5, 1, 9))
@@ -25,7 +25,8 @@ def gpt(head="tied", pad_token_id=None, position="sinusoidal"):
     )
     hidden = kt.layers.DecoderBlock(2, 32, norm_placement="pre")(table(ids))
     logits = table(hidden, reverse=True) if head == "tied" else keras.layers.Dense(VOCABULARY_SIZE)(hidden)
-    model = keras.Model(ids, logits)
+    model, random = keras.Model(ids, logits), np.random.default_rng(0)
+    model.set_weights([w + random.normal(0, 0.3, w.shape) for w in model.get_weights()])  # far enough from each other
     return model, keras.Model(ids, hidden)
 
 
@@ -81,16 +82,15 @@ def test_decoder_only_as_by_hand(head, cache):
 @pytest.mark.parametrize("cache", ["auto", False])
 def test_encoder_decoder_as_by_hand(cache):
     model = translator(num_layers=1)
-    states = kt.models.encoder_from_ids(model)
-    decoder, embedding = model.get_layer("decoder"), model.get_layer("target_embedding")
+    states = kt.models.encoder_from_ids(model)(model.inputs[0])
+    target = model.get_layer("target_embedding")(model.inputs[1])
+    hidden = keras.Model(model.inputs, model.get_layer("decoder")([target, states]))
     found = kt.generate(model, SOURCES, 6, penalty_alpha=0.7, top_k=5, cache=cache)
     for source, text in zip(SOURCES, found, strict=True):
 
         def forward(rows, source=source):
-            sources, ids = ops.convert_to_tensor([source] * len(rows)), padded(rows)
-            logits = model({"encoder_token_ids": sources, "decoder_token_ids": ids})
-            hidden = decoder([embedding(ids), states(sources)])
-            return [numpy(x)[:, : len(rows[0])] for x in (logits, hidden)]
+            inputs = {"encoder_token_ids": np.asarray([source] * len(rows)), "decoder_token_ids": padded(rows)}
+            return [predict(x, inputs)[:, : len(rows[0])] for x in (model, hidden)]
 
         expected = contrastive_by_hand(forward, [1], 6, 0.7, 5, stop=[2], masked=0)
         assert text[: len(expected)].tolist() == expected and (text[len(expected) :] == 0).all()
