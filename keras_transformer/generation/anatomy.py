@@ -5,11 +5,12 @@ from typing import NamedTuple
 import keras
 
 from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
+from keras_transformer.layers.residual import Residual
 from keras_transformer.models import decoder_from_ids, encoder_from_ids
 
-# Keras' own layers that treat each position alone: a cache changes nothing for them.
+# Keras' own layers that treat each position alone, unless they are told otherwise: a cache changes nothing for them.
 POSITION_WISE = frozenset(
-    "InputLayer Embedding ReversibleEmbedding Dense EinsumDense Dropout Activation ReLU LeakyReLU PReLU ELU Softmax "
+    "InputLayer Embedding ReversibleEmbedding Dense Dropout Activation ReLU LeakyReLU PReLU ELU Softmax "
     "LayerNormalization RMSNormalization UnitNormalization Add Subtract Multiply Average Maximum Minimum Identity "
     "Rescaling GaussianNoise GaussianDropout AlphaDropout ActivityRegularization Masking".split()
 )
@@ -20,6 +21,8 @@ def walk(layer):
     children = getattr(layer, "layers", ())
     if isinstance(layer, (EncoderBlock, DecoderBlock)):
         children = [layer.self_attention, getattr(layer, "cross_attention", None), layer.feed_forward]
+        residuals = [part for part in vars(layer).values() if isinstance(part, Residual)]
+        children += [norm for residual in residuals for norm in residual.norms.values()]
     for child in children:
         if child is not None:
             yield child
@@ -41,7 +44,15 @@ def _is_foreign(layer):
         return False
     if package != "keras":
         return True  # also a subclassed model: nobody knows what its `call` does
-    return not isinstance(layer, keras.Model) and type(layer).__name__ not in POSITION_WISE
+    is_known = isinstance(layer, keras.Model) or type(layer).__name__ in POSITION_WISE
+    return not (is_known and _works_along_features(layer))
+
+
+def _works_along_features(layer):
+    """Whether the layer was given neither another axis nor a function of the user's, which might have one."""
+    activation = getattr(layer, "activation", None)
+    is_from_keras = activation is None or getattr(activation, "__module__", "").split(".")[0] == "keras"
+    return is_from_keras and set(keras.tree.flatten(getattr(layer, "axis", -1))) <= {-1, 2}
 
 
 class Side(NamedTuple):

@@ -12,7 +12,10 @@ from keras_transformer.ops.cache import LooksBothWays
 
 def build(model, token_ids):
     """Make the weights of a model that was never called, before anything is compiled; whether it was so."""
-    if not isinstance(model, keras.layers.Layer) or model.built:
+    if not isinstance(model, keras.layers.Layer) or known_of(model).decoders:
+        return False
+    # `build` of a subclassed model that was not called leaves its layers as they are.
+    if model.built and (anatomy.input_names(model) or all(layer.built for layer in anatomy.walk(model))):
         return False
     if isinstance(model, keras.Sequential):
         model.build((None, None))  # called, it would remember the length of this text as the only one
@@ -25,53 +28,58 @@ def choose_decoder(model, source, target, cache="auto"):
     """A decoder and None, or the full forward and the reason why there is no cache."""
     if cache is False:
         return full_decoder(model, source, target), None
-    decoder, reason = _cached_decoder(model, source, target)
+    decoder, reason, probe = _cached_decoder(model, source, target)
     if reason is None:
         return decoder, None
     if cache is True:
         raise ValueError(f"The model cannot be decoded through a cache: {reason}.")
-    return full_decoder(model, source, target), reason
+    return full_decoder(model, source, target, probe), reason
 
 
-def full_decoder(model, source, target):
-    """The full forward, which asks for no more than a causal model."""
-    full = FullForward(model, source is not None)
-    if isinstance(model, keras.layers.Layer) and anatomy.fixed_length(model) is None:
-        probe = make_probe(full, target)
-        if probe.looks_ahead():
-            raise LooksBothWays(
-                f"The logits of the model {model.name!r} change with the tokens behind them: it looks both ways, so it "
-                "cannot write texts. Decode with a causal model."
-            )
-        full.pads_source = source is None or not probe.sees_source_padding()
+def full_decoder(model, source, target, probe=None):
+    """The full forward, which asks for no more than a causal model; `probe` if there is one already."""
+    if not isinstance(model, keras.layers.Layer):
+        return FullForward(model, source is not None)
+    probe = make_probe(model, source, target) if probe is None else probe
+    if probe.looks_ahead():
+        raise LooksBothWays(
+            f"The logits of the model {model.name!r} change with the tokens behind them: it looks both ways, so it "
+            "cannot write texts. Decode with a causal model."
+        )
+    full = probe.full
+    full.pads_source = source is None or not probe.sees_source_padding()
+    if anatomy.foreign_layers(model) and target.fixed_length is None:
+        full.longest = probe.longest
     return full
 
 
-def make_probe(full, target):
-    """A `Probe` of the decoder's model."""
-    ids = anatomy.real_token_ids(full.model) or [0, 1]
-    tolerance = 1e-4 if full.model.compute_dtype == "float32" else 5e-2
-    return Probe(full, ids, target.masked_token_id or 0, tolerance)
+def make_probe(model, source, target):
+    """A `Probe` of the model."""
+    ids = anatomy.real_token_ids(model) or [0, 1]
+    tolerance = 1e-4 if model.compute_dtype == "float32" else 5e-2
+    return Probe(FullForward(model, source is not None), ids, source, target, tolerance)
 
 
 def _cached_decoder(model, source, target):
-    """A decoder with a cache and None, or None and why it cannot be."""
+    """A decoder with a cache and None, or None and why it cannot be; and the `Probe`, if one was needed to know."""
     if not isinstance(model, keras.layers.Layer):
-        return None, "it is not a Keras model"
+        return None, "it is not a Keras model", None
     if anatomy.fixed_length(model) is not None:
-        return None, f"its input has the fixed length {anatomy.fixed_length(model)}; declare `keras.Input((None,))`"
+        reason = f"its input has the fixed length {anatomy.fixed_length(model)}; declare `keras.Input((None,))`"
+        return None, reason, None
     if source is not None and not anatomy.has_sub_models(model):
-        return None, 'its graph has no sub-models called "encoder" and "decoder"'
+        return None, 'its graph has no sub-models called "encoder" and "decoder"', None
     cached = (CachedDecoder if source is None else CachedEncoderDecoder)(model)
     foreign = anatomy.foreign_layers(model)
     if not foreign:
         cached.step = trace_step(cached.step)
-        return cached, None
-    reason = make_probe(FullForward(model, source is not None), target).reason_against_cache(cached)
+        return cached, None, None
+    probe = make_probe(model, source, target)
+    reason = probe.reason_against_cache(cached)
     if reason is None:
-        return cached, None
+        return cached, None, probe
     names = ", ".join(sorted({f"{layer.name} ({type(layer).__name__})" for layer in foreign}))
-    return None, f"{reason}; not of this library and maybe mixing positions: {names}"
+    return None, f"{reason}; not of this library and maybe mixing positions: {names}", probe
 
 
 class Known:

@@ -32,6 +32,14 @@ def can_compile(model):
     return all(isinstance(x, keras.layers.Layer) for x in (model if isinstance(model, tuple) else (model,)))
 
 
+def compile_briefly(function, model):
+    """As `compile_function`, for a function that is called a few times only: what is fastest then.
+
+    JAX compiles every operation of every shape anyway, so all of them at once; elsewhere compiling would take longest.
+    """
+    return {"jax": _jax, "torch": _torch}.get(keras.config.backend(), _eager)(function, (model,), ())
+
+
 def _eager(function, models, donate):
     return function
 

@@ -8,7 +8,8 @@ Each decoder offers the same pure functions of tensors, compiled once per shape:
     feed(state, tokens, positions)    -> logits (B, T, V) after each of several, and the new state
     take_back(state, fed, kept)       -> the state after only the first `kept` (B,) of the `fed` tokens fed last
 
-`pads_source` says whether sources of different lengths may share a batch.
+`pads_source` says whether sources of different lengths may share a batch, `longest(length)` how many tokens, up to that
+many, the model takes.
 
 Letters: B batch, T prompt length, S source length, V vocabulary.
 """
@@ -70,6 +71,11 @@ class CachedDecoder:
         return _logits(self.model(token_ids, training=False))
 
     @staticmethod
+    def longest(length):
+        """What is not seen in the model's layers has no limit."""
+        return length
+
+    @staticmethod
     def slots_taken(prompt_length, longest_row):
         """Slots in use after the prompt: padding takes them too."""
         return prompt_length
@@ -124,6 +130,7 @@ class FullForward:
         self.model = model
         self.is_encoder_decoder = is_encoder_decoder
         self.pads_source = pads_source
+        self.longest = lambda length: length
 
     def start(self, batch, length):
         """As `CachedDecoder.start`; rows are padded on the right, where a causal model never looks."""

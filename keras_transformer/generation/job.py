@@ -258,13 +258,17 @@ class Job:
         elif cache not in known.decoders:
             known.decoders[cache], reason = choose_decoder(model, known.source, known.target, cache)
         else:
-            return known.decoders[cache]
+            reason = None
         if reason is not None:
             warnings.warn(
                 f"generate() runs the model {getattr(model, 'name', model)!r} in full for every token: {reason}. The "
                 "result is the same, but slower.",
                 stacklevel=5,
             )
+        longest, max_new_tokens = max(map(len, self.rows)), self.request.max_new_tokens
+        limit = known.decoders[cache].longest(_fed(longest, max_new_tokens))
+        whose = "the model" if model is self.model else "`assistant_model`"
+        _check_limit(limit, "positions, as trying it shows", longest, max_new_tokens, whose)
         return known.decoders[cache]
 
 
@@ -296,11 +300,17 @@ def _batches(lengths, batch_size, of_equal_length):
 
 
 def _check_length(target, longest, max_new_tokens, model="the model"):
-    fed = longest + max(max_new_tokens - 1, 0)  # nothing follows the last token
-    limits = {"learned positions": target.max_sequence_length, "places in its fixed-length input": target.fixed_length}
-    for what, limit in limits.items():
-        if limit is not None and fed > limit:
-            raise ValueError(
-                f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
-                f"but {model} has {limit} {what}."
-            )
+    _check_limit(target.max_sequence_length, "learned positions", longest, max_new_tokens, model)
+    _check_limit(target.fixed_length, "places in its fixed-length input", longest, max_new_tokens, model)
+
+
+def _check_limit(limit, what, longest, max_new_tokens, model):
+    if limit is not None and _fed(longest, max_new_tokens) > limit:
+        raise ValueError(
+            f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
+            f"but {model} has {limit} {what}."
+        )
+
+
+def _fed(longest, max_new_tokens):
+    return longest + max(max_new_tokens - 1, 0)  # nothing follows the last token

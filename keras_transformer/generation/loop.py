@@ -56,7 +56,8 @@ class LoopBase:
     def _room(self, length):
         """A buffer's size: padding takes slots of a cache, but no positions; in a full forward it takes both."""
         if isinstance(self.decoder, FullForward):
-            return self.target.fixed_length or min(length, self.target.max_sequence_length or length)
+            length = self.target.fixed_length or min(length, self.target.max_sequence_length or length)
+            return self.decoder.longest(length)
         return length
 
     def _batch(self, rows, source_rows, batch_size):

@@ -159,8 +159,9 @@ def count_tokens(token_ids, is_token, vocabulary_size):
     is_token = ops.logical_and(is_token, ops.logical_and(token_ids >= 0, token_ids < vocabulary_size))
     batch = token_ids.shape[0]
     rows = ops.expand_dims(ops.arange(batch, dtype="int32"), -1) * vocabulary_size
-    index = ops.reshape(rows + ops.clip(token_ids, 0, vocabulary_size - 1), (-1, 1))
-    counts = ops.scatter(index, ops.reshape(ops.cast(is_token, "int32"), (-1,)), (batch * vocabulary_size,))
+    index = ops.reshape(rows + ops.clip(token_ids, 0, vocabulary_size - 1), (-1,))
+    # Not `ops.scatter`, which on torch is a loop in Python over all tokens.
+    counts = ops.segment_sum(ops.reshape(ops.cast(is_token, "int32"), (-1,)), index, batch * vocabulary_size)
     return ops.reshape(counts, (batch, vocabulary_size))
 
 

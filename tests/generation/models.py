@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 import keras_transformer as kt
+from tests.backend import predict
 
 VOCABULARY_SIZE = 23
 
@@ -51,6 +52,14 @@ def greedy_by_hand(model, prompt, max_new_tokens, stop=(), source=None, room=24)
         if row[-1] in stop:
             break
     return row[len(prompt) :]
+
+
+def assert_greedy(model, prompts, texts, max_new_tokens):
+    """Every new token is the most probable one of the full forward over the text before it, which is run once."""
+    chosen = predict(model, texts[:, :-1]).argmax(-1)  # what pads a row stands behind it
+    for prompt, text, found in zip(prompts, texts, chosen, strict=True):
+        start, end = len(prompt), len(prompt) + max_new_tokens
+        assert text[start:end].tolist() == found[start - 1 : end - 1].tolist()
 
 
 class Stub(keras.Model):
