@@ -68,6 +68,7 @@ class Request(NamedTuple):
     repeats: int, results for each row, which share its prefill.
     beams: `(num_beams, early_stopping)` of beam search, fixed when compiling.
     draft: `(number of drafted tokens, largest n-gram to look up)`, fixed when compiling; None without a draft.
+    before: `prefix.Before`, what was kept of the beginnings of the rows; None: they are read in whole.
     """
 
     max_new_tokens: int
@@ -78,6 +79,7 @@ class Request(NamedTuple):
     repeats: int = 1
     beams: tuple = (1, False)
     draft: tuple | None = None
+    before: Any = None
 
 
 @dataclass

@@ -11,13 +11,14 @@ class Prompts:
         inputs: a list of id lists, one id list, or an int array (B, T) or (T,).
         padding_mask: boolean (B, T), True = real token, with arrays only.
         pad_token_id: without a mask, this id at either end of a row is padding; None: nothing is.
+        may_be_empty: whether a row without a token is one.
         name: what to call the argument in errors.
 
     Attributes:
         rows: list of int32 arrays, the real tokens of each row.
     """
 
-    def __init__(self, inputs, padding_mask=None, pad_token_id=None, name="inputs"):
+    def __init__(self, inputs, padding_mask=None, pad_token_id=None, may_be_empty=False, name="inputs"):
         self.name = name
         self.array = None
         if hasattr(inputs, "shape"):
@@ -38,7 +39,7 @@ class Prompts:
             self.given = [_int_array(np.asarray(row), f"{name}[{i}]") for i, row in enumerate(rows)]
             self.rows = [row[_between(row, pad_token_id)] if row.ndim == 1 else row for row in self.given]
         for i, row in enumerate(self.rows):
-            if row.ndim != 1 or row.size == 0:
+            if row.ndim != 1 or not (row.size or may_be_empty):
                 raise ValueError(f"`{name}[{i}]` must hold at least one token id. Received: shape={row.shape}")
         if not self.rows:
             raise ValueError(f"`{name}` is empty: at least one row of token ids is needed.")
@@ -57,6 +58,8 @@ class Prompts:
     def check(self, side, model="the model"):
         """Refuse ids and lengths that the model's side has no row for."""
         for i, row in enumerate(self.rows):
+            if not row.size:
+                continue
             low, high = int(row.min()), int(row.max())
             limit = side.vocabulary_size
             if low < 0 or (limit is not None and high >= limit):
@@ -68,11 +71,17 @@ class Prompts:
                 if most is not None and len(row) > most:
                     raise ValueError(f"`{self.name}[{i}]` has {len(row)} tokens, but {model} has {most} {what}.")
 
-    def join(self, new_tokens, pad_token_id):
-        """Each prompt followed by its new tokens, several results in turn; arrays keep their own padding in place."""
-        repeats = len(new_tokens) // len(self.given)
-        rows = [np.concatenate([self.given[i // repeats], new]) for i, new in enumerate(new_tokens)]
-        return pad_rows(rows, pad_token_id)
+    def put_behind(self, rows):
+        """Let each row begin with the one of `rows`, which are whole texts."""
+        self.given = [np.concatenate(pair) for pair in zip(rows, self.given, strict=True)]
+        self.rows = [np.concatenate(pair) for pair in zip(rows, self.rows, strict=True)]
+
+
+def join_rows(rows, new_tokens, pad_token_id):
+    """Each row followed by its new tokens, several results in turn, padded on the right."""
+    repeats = len(new_tokens) // len(rows)
+    joined = [np.concatenate([rows[i // repeats], new]) for i, new in enumerate(new_tokens)]
+    return pad_rows(joined, pad_token_id)
 
 
 def pad_rows(rows, pad_token_id, length=None):
@@ -84,13 +93,12 @@ def pad_rows(rows, pad_token_id, length=None):
     return array
 
 
-def row_positions(rows, length, masked_token_id=None):
-    """Positions of right-padded rows, int32 (B, length): 0, 1, ... from the first id that the model does not mask.
+def row_positions(row, masked_token_id=None):
+    """Positions of a row's tokens, int32 (T,): 0, 1, ... from the first id that the model does not mask.
 
-    -1 stands on the padding, and on masked ids that a row begins with.
+    -1 stands on masked ids that the row begins with.
     """
-    starts = [_leading(row, masked_token_id) for row in rows]
-    return pad_rows([np.maximum(np.arange(len(row)) - n, -1) for row, n in zip(rows, starts, strict=True)], -1, length)
+    return np.maximum(np.arange(len(row)) - _leading(row, masked_token_id), -1).astype("int32")
 
 
 def _leading(row, token_id):

@@ -144,7 +144,7 @@ class TestEnd:
         steps = free.index(stop)
         steps_run = []
         known = model._decoding
-        loop = known.loops[known.decoders["auto"], Loop]
+        loop = known.loops[known.decoders["auto", None], Loop]
         chunk = loop._chunk
 
         def counting(*arguments, **options):
@@ -260,7 +260,6 @@ class TestForeignLayers:
         assert (texts == kt.generate(free, PROMPTS, 8)).all()
         with pytest.raises(ValueError, match="20"):
             kt.generate(fixed, PROMPTS, 15)
-
 
     def test_operations_between_the_layers(self):
         """Positions of a user's own, counted by `keras.ops`, and a shift of the tokens by one."""
