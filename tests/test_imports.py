@@ -36,7 +36,12 @@ CORE = {"keras", "numpy"}
 BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}
 EXTRAS = {"tokenizers", "sacrebleu", "transformers", "safetensors", "keras_hub", "tensorflow_datasets", "matplotlib"}
 COMPILES = "generation/compile.py"  # the only file that imports a backend
-ASKS_FOR_THE_BACKEND = {COMPILES, "ops/attention.py", "training/losses.py"}  # by name, to take a faster way
+ASKS_FOR_THE_BACKEND = {
+    COMPILES,
+    "ops/attention.py",
+    "ops/update.py",
+    "training/losses.py",
+}  # by name, to take a faster way
 
 UNSAFE = re.compile(
     r"\bLambda\b|\bpickle\b|\bdill\b|\bmarshal\b|\beval\(|\bexec\(|safe_mode\s*=\s*False|enable_unsafe_deserialization"

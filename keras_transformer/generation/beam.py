@@ -37,7 +37,7 @@ class BeamLoop(LoopBase):
         if request.beams.covers:
             coverage.check_decoder(self.decoder)
         batch_size = bucket(len(rows), 1)
-        batch, length = self._batch(rows, source_rows, batch_size)
+        batch, length = self._batch(rows, source_rows, batch_size, request.before)
         stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), 1))[0]
         told = {**request.parameters, "stop": stop, "max_new_tokens": np.int32(request.max_new_tokens)}
         told = {name: ops.convert_to_tensor(value) for name, value in told.items()}
@@ -47,7 +47,7 @@ class BeamLoop(LoopBase):
         static = {"rule": request.rule, "beams": request.beams}
         room = bucket(request.max_new_tokens, 16)
         loop = self._start(batch, is_open, told, length=length, room=room, **static)
-        used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
+        used = self._slots_taken(rows, request.before)
         remaining = request.max_new_tokens - 1
         while remaining > 0 and ops.convert_to_numpy(loop["is_open"]).any():
             if used == length:
@@ -63,7 +63,7 @@ class BeamLoop(LoopBase):
         return _results(loop["finished"], len(rows), request)
 
     def _start_beams(self, batch, is_open, told, rule, beams, length, room):
-        loop = {"position": ops.max(batch["positions"], axis=1) + 1}
+        loop = {"position": batch["next_position"]}
         if beams.covers:
             logits, loop["state"], attention = coverage.run(self.decoder.start, batch, length)
             loop["coverage"] = coverage.start(attention, batch, self.source.masked_token_id)

@@ -24,12 +24,13 @@ def build(model, token_ids):
     return True
 
 
-def choose_decoder(model, source, target, cache="auto"):
+def choose_decoder(model, source, target, cache="auto", cache_dtype=None):
     """A decoder and None, or the full forward and the reason why there is no cache."""
     if cache is False:
         return full_decoder(model, source, target), None
     decoder, reason, probe = _cached_decoder(model, source, target)
     if reason is None:
+        decoder.cache_dtype = cache_dtype  # not before the logits were compared, which it changes a little
         return decoder, None
     if cache is True:
         raise ValueError(f"The model cannot be decoded through a cache: {reason}.")
@@ -83,7 +84,7 @@ def _cached_decoder(model, source, target):
 
 
 class Known:
-    """What was found out about a model, its decoders by the argument `cache`, and its compiled loops.
+    """What was found out about a model, its decoders by `cache` and `cache_dtype`, and its compiled loops.
 
     A class of its own, into which Keras does not look when it saves the model.
     """

@@ -1,7 +1,10 @@
 """What differs between the backends when a function of a model is compiled; the only file that asks for them."""
 
+import collections
+
 import keras
 
+from keras_transformer.ops.capture import ScoresScope
 from keras_transformer.ops.update import OverwriteScope
 
 
@@ -82,8 +85,8 @@ def trace_step(function):
     """One decoding step, recorded where the backend would otherwise run it eagerly through all layers each time.
 
     XLA compiles the step as a part of its loop, so on TensorFlow and JAX this is the function itself. On PyTorch the
-    operations of its first call are recorded and replayed from then on, once for each set of shapes: the layers' own
-    Python code costs several times what the numbers cost. The state is overwritten.
+    operations of one call are recorded and replayed from then on, once for each set of shapes: the layers' own Python
+    code costs several times what the numbers cost. The state is overwritten.
 
     Args:
         function: takes tensors, or nested dicts of them, by position and does with them only what the backend's
@@ -95,14 +98,20 @@ def trace_step(function):
 class _Replayed:
     """See `trace_step`."""
 
+    eager_steps = 32  # recording takes as long as so many of them, so that it does not pay for a short text
+
     def __init__(self, function):
         self.function = function
-        self.recorded = {}
+        self.recorded, self.calls = {}, collections.Counter()
 
     def __call__(self, *arguments):
         # A broadcast tensor has one number in many places, which cannot be overwritten apart.
         flat = [x.contiguous() for x in keras.tree.flatten(arguments)]
         key = tuple((x.shape, x.dtype) for x in flat)
+        self.calls[key] += 1
+        if self.calls[key] <= self.eager_steps or ScoresScope.current() is not None:
+            with OverwriteScope():
+                return self.function(*keras.tree.pack_sequence_as(arguments, flat))
         if key not in self.recorded:
             self.recorded[key] = self._record(arguments, flat)
         replay, structure = self.recorded[key]

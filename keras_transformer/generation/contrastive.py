@@ -40,7 +40,7 @@ class ContrastiveLoop(Loop):
         if self.target.masked_token_id is not None:
             is_token = ops.logical_and(is_token, ops.not_equal(batch["token_ids"], self.target.masked_token_id))
         logits, hidden = self._split(outputs)
-        loop = {"position": ops.max(batch["positions"], axis=1) + 1, "done": done, "length": batch["last"] + 1}
+        loop = {"position": batch["next_position"], "done": done, "length": batch["last"] + 1}
         loop |= {
             "logits": at(logits, batch["last"]),
             "hidden": _pad(hidden, length),
@@ -96,6 +96,7 @@ class ContrastiveLoop(Loop):
 def with_hidden_states(decoder):
     """The decoder of a model that gives, behind its logits, the hidden states that they are made of."""
     decoder = copy.copy(decoder)
+    decoder.keeps = False  # the hidden states of all tokens are needed anew
     name = "decoder" if isinstance(decoder, CachedEncoderDecoder) else "model"
     model, decoder.hidden_dim = _with_hidden_states(getattr(decoder, name))
     setattr(decoder, name, model)

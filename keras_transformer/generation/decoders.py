@@ -8,8 +8,8 @@ Each decoder offers the same pure functions of tensors, compiled once per shape:
     feed(state, tokens, positions)    -> logits (B, T, V) after each of several, and the new state
     take_back(state, fed, kept)       -> the state after only the first `kept` (B,) of the `fed` tokens fed last
 
-`pads_source` says whether sources of different lengths may share a batch, `longest(length)` how many tokens, up to that
-many, the model takes.
+`keeps` says whether the state spares reading a text again that goes on, `pads_source` whether sources of different
+lengths may share a batch, `longest(length)` how many tokens, up to that many, the model takes.
 
 Letters: B batch, T prompt length, S source length, V vocabulary.
 """
@@ -20,27 +20,48 @@ from keras import ops
 from keras_transformer.generation.processors import write_runs
 from keras_transformer.models import decoder_from_ids, encoder_from_ids
 from keras_transformer.ops.cache import DecodingScope, extend_cache
+from keras_transformer.ops.cache_entries import is_frozen
 from keras_transformer.ops.masks import NOT_A_TOKEN
 
 
 class CachedDecoder:
-    """A decoder-only model, one token per step through the cache."""
+    """A decoder-only model, one token per step through the cache, which is stored in `cache_dtype`."""
 
-    pads_source = True
+    keeps = pads_source = True
 
-    def __init__(self, model):
-        self.model = model
+    def __init__(self, model, cache_dtype=None):
+        self.model, self.cache_dtype = model, cache_dtype
 
-    def start(self, batch, length):
-        """Run the prompts: `token_ids` and `positions` (B, T), `last` (B,), the index of each last token."""
-        logits, state = self.prefill(batch, length)
+    def start(self, batch, length, spare=0):
+        """Run the prompts: `token_ids` and `positions` (B, T), `last` (B,), the index of each last token.
+
+        With `before`, they continue texts that were run already: of `state` and `logits` as these were left, each row
+        takes the one in `rows` (B,). Then a row may have nothing to add; its `last` is -1.
+
+        So many tokens as `spare` may be taken back at once.
+        """
+        if "before" in batch:
+            return self._continue(batch["before"], batch, length, spare)
+        logits, state = self.prefill(batch, length, spare)
         return at(logits, batch["last"]), state
 
-    def prefill(self, batch, length):
-        """As `start`, but the logits are those of all tokens, (B, T, V)."""
-        with DecodingScope(None, batch["positions"], length) as scope:
-            logits = self._forward(batch["token_ids"], {})
-        return logits, {"cache": scope.cache}
+    def _continue(self, before, batch, length, spare):
+        logits, state = take_rows((before["logits"], before["state"]), before["rows"])
+        state = {**state, "cache": extend_cache(state["cache"], length, spare)}
+        if not batch["token_ids"].shape[1]:
+            return logits, state
+        taken = state["cache"]["index"]
+        new_logits, state = self.feed(state, batch["token_ids"], batch["positions"])
+        adds = ops.expand_dims(batch["last"] >= 0, -1)
+        logits = ops.where(adds, at(new_logits, ops.maximum(batch["last"], 0)), logits)
+        return logits, _without_padding(state, taken, batch["last"])
+
+    def prefill(self, batch, length, spare=0):
+        """As `start` without `before`, but the logits are those of all tokens, (B, T, V)."""
+        positions = batch["positions"], length, batch.get("source_positions")
+        scope = DecodingScope(None, *positions, dtype=self.cache_dtype, spare=spare)
+        logits, state = self._run(scope, batch["token_ids"], self._encode(batch))
+        return logits, _without_padding(state, 0, batch["last"])
 
     def step(self, state, token, position):
         """Feed one token (B,) at its position (B,)."""
@@ -49,9 +70,7 @@ class CachedDecoder:
 
     def feed(self, state, tokens, positions):
         """Feed tokens (B, T) at positions (B, T); one at -1 is not there."""
-        with DecodingScope(state["cache"], positions) as scope:
-            logits = self._forward(tokens, state)
-        return logits, {**state, "cache": scope.cache}
+        return self._run(DecodingScope(state["cache"], positions), tokens, state)
 
     @staticmethod
     def take_back(state, fed, kept):
@@ -67,18 +86,23 @@ class CachedDecoder:
         """Slots in use, a scalar tensor."""
         return state["cache"]["index"]
 
+    def _run(self, scope, token_ids, state):
+        with scope:
+            logits = self._forward(token_ids, state)
+        return logits, {**state, "cache": scope.cache}
+
+    def _encode(self, batch):
+        """What is made of the sources."""
+        return {}
+
     def _forward(self, token_ids, state):
         return _logits(self.model(token_ids, training=False))
 
     @staticmethod
+    @staticmethod
     def longest(length):
         """What is not seen in the model's layers has no limit."""
         return length
-
-    @staticmethod
-    def slots_taken(prompt_length, longest_row):
-        """Slots in use after the prompt: padding takes them too."""
-        return prompt_length
 
     @staticmethod
     def extend(state, length):
@@ -87,30 +111,27 @@ class CachedDecoder:
 
     @staticmethod
     def move(state, rows):
-        """The state with the rows in another order; what came from the prompt is the same in all rows that swap."""
+        """The state with the rows in another order; what came from a source is the same in all rows that swap."""
+        cache = state["cache"]
         layers = {
-            slot: entry if "encoder_key" in entry else {name: ops.take(x, rows, axis=0) for name, x in entry.items()}
-            for slot, entry in state["cache"]["layers"].items()
+            slot: entry if is_frozen(entry) else take_rows(entry, rows) for slot, entry in cache["layers"].items()
         }
-        return {**state, "cache": {**state["cache"], "layers": layers}}
+        # A row that wrote an id that the model masks has a hole of its own.
+        return {**state, "cache": {**cache, "positions": take_rows(cache["positions"], rows), "layers": layers}}
 
 
 class CachedEncoderDecoder(CachedDecoder):
     """An encoder-decoder whose graph has the sub-models `encoder` and `decoder`: the encoder runs once."""
 
-    def __init__(self, model):
-        super().__init__(model)
+    def __init__(self, model, cache_dtype=None):
+        super().__init__(model, cache_dtype)
         self.encoder = encoder_from_ids(model)
         self.decoder = decoder_from_ids(model)
 
-    def prefill(self, batch, length):
-        """As `CachedDecoder.prefill`; `batch` also holds `source_ids` and `source_positions` (B, S)."""
-        source_positions = batch["source_positions"]
-        with DecodingScope(False, source_positions):
-            state = {"states": self.encoder(batch["source_ids"], training=False)}
-        with DecodingScope(None, batch["positions"], length, encoder_positions=source_positions) as scope:
-            logits = self._forward(batch["token_ids"], state)
-        return logits, {**state, "cache": scope.cache}
+    def _encode(self, batch):
+        """`batch` also holds `source_ids` and `source_positions` (B, S)."""
+        with DecodingScope(False, batch["source_positions"]):
+            return {"states": self.encoder(batch["source_ids"], training=False)}
 
     def _forward(self, token_ids, state):
         inputs = {"decoder_token_ids": token_ids, "encoder_states": state["states"]}
@@ -126,18 +147,20 @@ class FullForward:
         pads_source: whether the model sees to it that padding behind a source changes nothing.
     """
 
+    keeps = False
+
     def __init__(self, model, is_encoder_decoder, pads_source=True):
         self.model = model
         self.is_encoder_decoder = is_encoder_decoder
         self.pads_source = pads_source
         self.longest = lambda length: length
 
-    def start(self, batch, length):
+    def start(self, batch, length, spare=0):
         """As `CachedDecoder.start`; rows are padded on the right, where a causal model never looks."""
         logits, state = self.prefill(batch, length)
         return at(logits, state["last"]), state
 
-    def prefill(self, batch, length):
+    def prefill(self, batch, length, spare=0):
         """As `start`, but the logits are those of the whole room, (B, length, V)."""
         state = {name: batch[name] for name in ("token_ids", "last", "source_ids") if name in batch}
         state = self.extend(state, length)
@@ -179,11 +202,6 @@ class FullForward:
         return _logits(self.model(inputs, **options))
 
     @staticmethod
-    def slots_taken(prompt_length, longest_row):
-        """Columns in use after the prompt: every row is written right behind its own last token."""
-        return longest_row
-
-    @staticmethod
     def extend(state, length):
         """The same state with room for `length` tokens."""
         room = length - state["token_ids"].shape[1]
@@ -193,6 +211,16 @@ class FullForward:
     def move(state, rows):
         """The state with the rows in another order."""
         return {**state, "token_ids": ops.take(state["token_ids"], rows, axis=0)}
+
+
+def _without_padding(state, index, last):
+    """The state after prompts whose common padding on the right takes no slots; `index` was the first of theirs."""
+    return {**state, "cache": {**state["cache"], "index": index + ops.max(last) + 1}}
+
+
+def take_rows(tree, rows):
+    """The given rows of every tensor; scalars stay."""
+    return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0) if len(x.shape) else x, tree)
 
 
 def _logits(outputs):

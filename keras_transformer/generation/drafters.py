@@ -3,7 +3,7 @@
 A drafter offers functions of tensors, of which `start`, `propose` and `accept` are compiled with the loop:
 
     prompts(rows, source_rows, batch_size)           -> what `start` needs, and the room for tokens in it
-    start(batch, length)                             -> a state
+    start(batch, length, spare)                      -> a state from which `spare` tokens may be taken back at once
     check_vocabulary(size)                           raises where it is not that of the drafts
     propose(loop, room, told, noise, rule, draft)    -> drafts (B, N), what they were drawn from (B, N, V), the state
     accept(state, fed, tokens, kept)                 -> the state after the first `kept` (B,) of tokens (B, N + 1)
@@ -54,9 +54,9 @@ class ModelDrafter(LoopBase):
     def prompts(self, rows, source_rows, batch_size):
         return self._batch(rows, None if self.source is None else source_rows, batch_size)
 
-    def start(self, batch, length):
+    def start(self, batch, length, spare):
         try:
-            logits, state = self.decoder.start(batch, length)
+            logits, state = self.decoder.start(batch, length, spare)
         except CannotCache as error:
             raise DraftCannotCache(str(error)) from error
         except LooksBothWays as error:
@@ -149,7 +149,7 @@ class LookupDrafter:
         length = bucket(max(map(len, rows)) + 1, 64)
         return {"token_ids": ops.convert_to_tensor(pad_rows(rows, NOT_A_TOKEN, length)), "ends": ends}, length
 
-    def start(self, batch, length):
+    def start(self, batch, length, spare):
         return batch
 
     def check_vocabulary(self, size):

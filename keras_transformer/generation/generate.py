@@ -1,4 +1,4 @@
-"""`generate` and `stream`: texts from any Keras model."""
+"""`generate`, `stream` and `prefill`: texts from any Keras model."""
 
 from keras_transformer.generation.job import Job
 
@@ -15,8 +15,11 @@ def generate(
     decoder_inputs=None,
     tokenizer=None,
     cache="auto",
+    cache_dtype=None,
+    prefix=None,
     batch_size=64,
     return_dict=False,
+    return_prefix=False,
     verbose=0,
     **options,
 ):
@@ -49,11 +52,18 @@ def generate(
             `encode(list of str) -> list of id lists` and `decode(list of id lists) -> list of str`; strings go in and
             come out.
         cache: `"auto"`, True insists on the cache (a `ValueError` says why it cannot be), False forbids it.
+        cache_dtype: "int8" keeps keys and values in 8 bits with one scale for each token and head: a quarter of
+            the memory of float32, or little more, for logits that differ by a few percent of the largest at most. None
+            keeps them in the compute dtype.
+        prefix: texts that `prefill` has read, which the inputs continue: one for each, or one for all. The result is
+            that of the whole texts. Inputs may then be empty; those of an encoder-decoder continue its targets.
         batch_size: rows decoded together, rounded up to a power of two, times `num_beams` or
             `num_return_sequences`; longer lists are sorted by length and cut.
         return_dict: return a dict with `token_ids`, `lengths` (the number of new tokens of each row, its stop token
             included), `log_probs` (for each row an array with the model's log-probability of each new token; not of
             beams), `scores` (of beams), `num_accepted_tokens` (of drafts, for each row) and `texts` (with `tokenizer`).
+        return_prefix: the dict, which is returned then, also holds `prefix`: the whole results as a prefix, for the
+            next turn of a conversation. Their new tokens are read at once.
         verbose: 1 shows a progress bar.
         **options: of the samplers, spelled as in `transformers`. Other values compile nothing; other options than at
             the call before do, and so do other sizes: `num_beams`, `num_beam_groups`, `num_return_sequences`,
@@ -131,21 +141,14 @@ def generate(
     ```
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
-    job = Job(
-        model,
-        inputs,
-        max_new_tokens,
-        sampler,
-        ids,
-        padding_mask,
-        decoder_inputs,
-        tokenizer,
-        cache,
-        return_dict,
-        options,
-    )
-    found = job.found(job.run(batch_size, verbose))
-    if return_dict:
+    through = {"cache": cache, "cache_dtype": cache_dtype, "prefix": prefix, "decoder_inputs": decoder_inputs}
+    wanted = {"with_log_probs": return_dict, "return_prefix": return_prefix}
+    job = Job(model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, options, **through, **wanted)
+    results = job.run(batch_size, verbose)
+    found = job.found(results)
+    if return_prefix:
+        found["prefix"] = job.read(results)
+    if return_dict or return_prefix:
         return found
     return found["token_ids"] if tokenizer is None else found["texts"]
 
@@ -162,6 +165,8 @@ def stream(
     decoder_inputs=None,
     tokenizer=None,
     cache="auto",
+    cache_dtype=None,
+    prefix=None,
     chunk_size=8,
     **options,
 ):
@@ -169,8 +174,8 @@ def stream(
 
     Args:
         model, inputs, max_new_tokens, sampler, stop_token_id, start_token_id, pad_token_id, padding_mask,
-            decoder_inputs, tokenizer, cache, **options: as for `generate`; beams cannot be streamed, as the best one
-            is known at the end only.
+            decoder_inputs, tokenizer, cache, cache_dtype, prefix, **options: as for `generate`; beams cannot be
+            streamed, as the best one is known at the end only.
         chunk_size: the most tokens at a time; the first pieces are of 1, 1, 2, 4, ... tokens. With drafts pieces are
             of one round at least, in which rows get different numbers of tokens.
 
@@ -185,7 +190,41 @@ def stream(
     ```
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
-    job = Job(
-        model, inputs, max_new_tokens, sampler, ids, padding_mask, decoder_inputs, tokenizer, cache, False, options
-    )
+    through = {"cache": cache, "cache_dtype": cache_dtype, "prefix": prefix, "decoder_inputs": decoder_inputs}
+    job = Job(model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, options, **through)
     return job.stream(chunk_size)
+
+
+def prefill(
+    model,
+    inputs,
+    start_token_id=None,
+    padding_mask=None,
+    tokenizer=None,
+    cache="auto",
+    cache_dtype=None,
+    prefix=None,
+):
+    """Read texts once, to continue them any number of times.
+
+    Args:
+        model, inputs, start_token_id, padding_mask, tokenizer, cache, cache_dtype: as for `generate`.
+            Encoder-decoders read the sources and the start token.
+        prefix: texts read before, which the inputs continue.
+
+    Returns:
+        A `Prefix`, for the argument `prefix` of `generate`, `stream` and `prefill`, which do not change it. It serves
+        as long as the model's weights stay as they are: the same model with other weights refuses it.
+
+    Raises:
+        ValueError: as `generate`.
+
+    Example:
+    ```python
+    prefix = prefill(model, [[5, 6, 7]])
+    generate(model, [[8], [9, 10]], max_new_tokens=20, prefix=prefix)  # [5, 6, 7, 8, ...] and [5, 6, 7, 9, 10, ...]
+    ```
+    """
+    ids = {"stop": [], "start": start_token_id, "pad": None}
+    through = {"cache": cache, "cache_dtype": cache_dtype, "prefix": prefix}
+    return Job(model, inputs, 0, "greedy", ids, padding_mask, tokenizer, {}, **through).read()

@@ -22,11 +22,13 @@ from keras_transformer.generation.drafters import (
 from keras_transformer.generation.loop import Loop, Result, join
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
-from keras_transformer.generation.prompts import Prompts, as_ids, targets
+from keras_transformer.generation.prefix import Prefix, Reader, check_prefix
+from keras_transformer.generation.prompts import Prompts, as_ids, join_rows, targets
 from keras_transformer.generation.speculative import SpeculativeLoop
 from keras_transformer.generation.text_codec import TextCodec
 from keras_transformer.layers import read_card
 from keras_transformer.ops.cache import CannotCache, LooksBothWays
+from keras_transformer.ops.cache_entries import CACHE_DTYPES
 
 
 class Job:
@@ -40,19 +42,28 @@ class Job:
         sampler,
         ids,
         padding_mask,
-        decoder_inputs,
         tokenizer,
-        cache,
-        with_log_probs,
         options,
+        cache="auto",
+        cache_dtype=None,
+        prefix=None,
+        decoder_inputs=None,
+        with_log_probs=False,
+        return_prefix=False,
     ):
         options = _options(sampler, options)
         if not (isinstance(cache, bool) or cache == "auto"):
             raise ValueError(f'`cache` must be "auto", True or False. Received: cache={cache!r}')
+        if cache_dtype not in CACHE_DTYPES:
+            raise ValueError(f"`cache_dtype` must be one of {CACHE_DTYPES}. Received: cache_dtype={cache_dtype!r}")
         check_count(0, max_new_tokens=max_new_tokens)
         tokenizer = None if tokenizer is None else TextCodec(tokenizer)
         weights.bring_back(model)
         self.model, self.cache, self.tokenizer, self.sampler = model, cache, tokenizer, options.sampler
+        self.prefix, self.cache_dtype = prefix, cache_dtype
+        if prefix is not None:
+            check_prefix(prefix, model, cache_dtype)
+            self.cache_dtype = prefix.cache_dtype
         card, self.known = read_card(model), known_of(model)
         for name in ("start", "stop"):  # what the call says, or the model's card, or the tokenizer
             sources = (ids[name], card.get(f"{name}_token_id"), getattr(tokenizer, f"{name}_token_id", None))
@@ -63,22 +74,10 @@ class Job:
         if tokenizer is not None:
             inputs = tokenizer.encode(inputs)
         self.stop_strings = check_stop_strings(options.stop_strings, tokenizer)
-        read_by = self.known.source or self.known.target
-        self.prompts = Prompts(inputs, padding_mask, read_by.masked_token_id)
-        self.prompts.check(read_by)
-        if build(model, self.prompts.rows[0]):
-            self.known = known_of(model)
-        target = self.known.target
-        self.rows, self.sources, self.beginnings = self.prompts.rows, None, self.prompts
-        if self.known.source is not None:
-            start = _start_token_id(ids["start"], target)
-            self.beginnings = targets(decoder_inputs, len(self.rows), target, tokenizer, start, stop)
-            self.rows, self.sources = [[start, *row] for row in self.beginnings.rows], self.rows
-        elif decoder_inputs is not None:
-            raise ValueError("`decoder_inputs` are of encoder-decoders; here `inputs` are what the texts begin with.")
-        # Contrastive search feeds the last token as well, to choose it.
-        longest = max(map(len, self.rows)) + (options.sampler == "contrastive")
-        _check_length(target, longest, max_new_tokens)
+        target = self._read_inputs(inputs, padding_mask, decoder_inputs, ids["start"], stop)
+        # Contrastive search feeds the last token as well, to choose it; so does what reads the whole text.
+        feeds_last = max_new_tokens > 0 and (options.sampler == "contrastive" or return_prefix)
+        _check_length(target, max(map(len, self.rows)) + feeds_last, max_new_tokens)
         self.assistant = options.assistant_model
         if self.assistant is not None:
             self._check_assistant(max_new_tokens)
@@ -93,8 +92,33 @@ class Job:
             raise ValueError("`assistant_model` is an encoder-decoder, but the model has no sources to give to it.")
         check_vocabulary(anatomy.num_logits(self.model), anatomy.num_logits(self.assistant))
         if source is not None:
-            self.prompts.check(source, "`assistant_model`")
+            Prompts(self.sources).check(source, "`assistant_model`")
         _check_length(target, max(map(len, self.rows)), max_new_tokens, "`assistant_model`")
+
+    def _read_inputs(self, inputs, padding_mask, decoder_inputs, start_token_id, stop_token_ids):
+        """Find the rows, from their first token on, and an encoder-decoder's sources; returns the `Side` written."""
+        prefix, reads_sources = self.prefix, self.known.source is not None and self.prefix is None
+        side = self.known.source if reads_sources else self.known.target
+        prompts = Prompts(inputs, padding_mask, side.masked_token_id, may_be_empty=prefix is not None)
+        prompts.check(side)
+        if build(self.model, prompts.rows[0]):
+            self.known = known_of(self.model)
+        target, self.sources = self.known.target, None
+        if reads_sources:
+            self.sources, start = prompts.rows, _start_token_id(start_token_id, target)
+            num_rows = len(self.sources)
+            prompts = targets(decoder_inputs, num_rows, target, self.tokenizer, start, stop_token_ids)
+            prompts.put_behind([np.asarray([start], "int32")] * num_rows)
+        elif decoder_inputs is not None:
+            raise ValueError(
+                "`decoder_inputs` are of encoder-decoders without `prefix`: here texts begin with their `inputs`."
+            )
+        elif prefix is not None:
+            begun = prefix.rows_for(len(prompts.rows))
+            prompts.put_behind([prefix.rows[i] for i in begun])
+            self.sources = prefix.sources and [prefix.sources[i] for i in begun]
+        self.rows, self.given = prompts.rows, prompts.given
+        return target
 
     def run(self, batch_size, verbose=0):
         """The `Result`s of all rows, those of one row next to each other."""
@@ -103,6 +127,25 @@ class Job:
             return self._run(self._loop(), batch_size, verbose)
         except CannotCache as error:
             return self._run(self._loop_without_cache(error), batch_size, verbose)
+
+    def read(self, results=None):
+        """A `Prefix` of the texts, or of the results, which begin with them."""
+        rows, parents = self.rows, range(len(self.rows))
+        if results is not None:
+            parents = [i // self.request.repeats for i in range(len(results))]
+            rows = [np.concatenate([rows[i], result.tokens]) for i, result in zip(parents, results, strict=True)]
+        sources = None if self.sources is None else [self.sources[i] for i in parents]
+
+        def read():
+            reader = self._kept_loop(Reader, self._decoder(self.model))
+            return reader.read(rows, sources, self._before(reader, parents))
+
+        try:
+            kept = read()
+        except CannotCache as error:
+            self._give_up_cache(error)
+            kept = read()
+        return Prefix(self.model, rows, sources, kept, self.cache_dtype)
 
     def _run(self, loop, batch_size, verbose):
         request, results = self.request, [None] * len(self.rows)
@@ -118,7 +161,7 @@ class Job:
         return [result for row in results for result in row]
 
     def _run_batch(self, loop, chosen, tell):
-        batch, stop = self._batch(chosen), self.request.stop_token_ids
+        batch, stop = self._batch(loop, chosen), self.request.stop_token_ids
         stop_strings = self._stop_strings(chosen)
         if isinstance(loop, BeamLoop):
             results = loop.run(*batch)
@@ -157,7 +200,7 @@ class Job:
     def _stream_of(self, loop, chunk_size):
         if not loop.pads_source and len(set(self._lengths())) > 1:
             raise ValueError("This model does not mask the padding of sources: stream sources of one length at a time.")
-        return loop.stream(*self._batch(range(len(self.rows))), largest_chunk=chunk_size, grows=True)
+        return loop.stream(*self._batch(loop, range(len(self.rows))), largest_chunk=chunk_size, grows=True)
 
     def _pieces(self, chunk_size):
         everything = range(len(self.rows))
@@ -185,14 +228,17 @@ class Job:
         return StopStrings(self.stop_strings, NewText(self.tokenizer, self._in_front(chosen)))
 
     def _in_front(self, chosen):
-        """What stands in front of the new tokens of each result, without the start token of an encoder-decoder."""
-        rows = [self.beginnings.rows[i] for i in chosen]
-        return [row for row in rows for _ in range(self.request.repeats)]
+        """What stands in front of the new tokens of each result."""
+        return [self._shown(self.rows[i]) for i in chosen for _ in range(self.request.repeats)]
+
+    def _shown(self, row):
+        """What a result shows of a row: all but the start token of an encoder-decoder."""
+        return row if self.sources is None else row[1:]
 
     def found(self, results):
         """What `return_dict` gives."""
         new_tokens = [result.tokens for result in results]
-        token_ids = self.beginnings.join(new_tokens, self.pad_token_id)
+        token_ids = join_rows([self._shown(row) for row in self.given], new_tokens, self.pad_token_id)
         found = {"token_ids": token_ids, "lengths": [len(new) for new in new_tokens]}
         if self.sampler == "beam":
             found["scores"] = np.asarray([result.score for result in results], "float32")
@@ -210,13 +256,18 @@ class Job:
     def _lengths(self):
         return [len(row) for row in (self.rows if self.sources is None else self.sources)]
 
-    def _batch(self, chosen):
+    def _batch(self, loop, chosen):
         """Rows, sources and request for some of the rows, which keep their seeds and their index in all of them."""
         sources = None if self.sources is None else [self.sources[i] for i in chosen]
-        request = self.request._replace(seeds=[[*self.request.seeds, i] for i in chosen])
+        seeds = [[*self.request.seeds, i] for i in chosen]
+        request = self.request._replace(seeds=seeds, before=self._before(loop, chosen))
         if function := request.prefix_allowed_tokens_fn:
             request = request._replace(prefix_allowed_tokens_fn=lambda number, tokens: function(chosen[number], tokens))
         return [self.rows[i] for i in chosen], sources, request
+
+    def _before(self, loop, chosen):
+        """What was kept of the beginnings of some of the rows, if the loop has a use for it."""
+        return self.prefix.before(chosen) if self.prefix is not None and loop.decoder.keeps else None
 
     def _loop(self):
         """The loop that serves the request; it is kept for the next one."""
@@ -226,14 +277,15 @@ class Job:
                 draft = self._decoder(self.assistant)
             except LooksBothWays as error:
                 raise cannot_draft(error) from error
-        arguments = decoder, self.model, known.source, known.target
-        if self.sampler == "beam":
-            return known.loop((decoder, BeamLoop), lambda: BeamLoop(*arguments))
-        if self.sampler == "contrastive":
-            return known.loop((decoder, ContrastiveLoop), lambda: ContrastiveLoop(*arguments))
         if self.request.draft is None:
-            return known.loop((decoder, Loop), lambda: Loop(*arguments))
+            kind = {"beam": BeamLoop, "contrastive": ContrastiveLoop}.get(self.sampler, Loop)
+            return self._kept_loop(kind, decoder)
+        arguments = decoder, self.model, known.source, known.target
         return known.loop((decoder, SpeculativeLoop, draft), lambda: self._speculative_loop(draft, *arguments))
+
+    def _kept_loop(self, kind, decoder):
+        known = self.known
+        return known.loop((decoder, kind), lambda: kind(decoder, self.model, known.source, known.target))
 
     def _speculative_loop(self, draft, decoder, model, source, target):
         if self.assistant is None:
@@ -243,20 +295,23 @@ class Job:
         return SpeculativeLoop(drafter, decoder, (model, self.assistant), source, target)
 
     def _loop_without_cache(self, error):
+        self._give_up_cache(error)
+        return self._loop()
+
+    def _give_up_cache(self, error):
         is_of_draft = isinstance(error, DraftCannotCache)
         if self.cache is True and not is_of_draft:
             raise error
         self._decoder(self.assistant if is_of_draft else self.model, error)
-        return self._loop()
 
     def _decoder(self, model, error=None):
         """The decoder of a model, chosen at its first use; after an error of its cache the full forward."""
         known = known_of(model)
-        cache = "auto" if self.cache is True and model is not self.model else self.cache
+        key = "auto" if self.cache is True and model is not self.model else self.cache, self.cache_dtype
         if error is not None:
-            known.decoders[cache], reason = full_decoder(model, known.source, known.target), str(error)
-        elif cache not in known.decoders:
-            known.decoders[cache], reason = choose_decoder(model, known.source, known.target, cache)
+            known.decoders[key], reason = full_decoder(model, known.source, known.target), str(error)
+        elif key not in known.decoders:
+            known.decoders[key], reason = choose_decoder(model, known.source, known.target, *key)
         else:
             reason = None
         if reason is not None:
@@ -266,10 +321,10 @@ class Job:
                 stacklevel=5,
             )
         longest, max_new_tokens = max(map(len, self.rows)), self.request.max_new_tokens
-        limit = known.decoders[cache].longest(_fed(longest, max_new_tokens))
+        limit = known.decoders[key].longest(_fed(longest, max_new_tokens))
         whose = "the model" if model is self.model else "`assistant_model`"
         _check_limit(limit, "positions, as trying it shows", longest, max_new_tokens, whose)
-        return known.decoders[cache]
+        return known.decoders[key]
 
 
 def _lists(results):

@@ -60,38 +60,62 @@ class LoopBase:
             return self.decoder.longest(length)
         return length
 
-    def _batch(self, rows, source_rows, batch_size):
-        """The tensors of a batch, in shapes of which there are few, and the size of its first cache."""
+    def _batch(self, rows, source_rows, batch_size, before=None):
+        """The tensors of a batch, in shapes of which there are few, and the size of its first cache.
+
+        Of rows whose beginnings were kept, `before`, only the rest is read.
+        """
 
         def filled(some):
             return [*some, *[some[0]] * (batch_size - len(some))]
 
-        rows = filled(rows)
-        longest = max(len(row) for row in rows)
-        prompt_length = self._room(bucket(longest, SMALLEST_PROMPT if source_rows is None else 1))
+        whole, begins = filled(rows), filled(_begins(rows, before))
+        rest, longest = _from(begins, whole), self._longest_rest(rows, before)
+        prompt_length = self._room(bucket(longest, SMALLEST_PROMPT if source_rows is None else 1)) if longest else 0
+        positions = [row_positions(row, self.target.masked_token_id) for row in whole]
         # What stands on padding is an id that the model has; the ones that it masks, where there are such.
         batch = {
-            "token_ids": pad_rows(rows, self.target.masked_token_id or 0, prompt_length),
-            "positions": row_positions(rows, prompt_length, self.target.masked_token_id),
-            "last": np.asarray([len(row) - 1 for row in rows], "int32"),
+            "token_ids": pad_rows(rest, self.target.masked_token_id or 0, prompt_length),
+            "positions": pad_rows(_from(begins, positions), -1, prompt_length),
+            "last": np.asarray([len(row) - 1 for row in rest], "int32"),
+            "next_position": np.asarray([row[-1] + 1 for row in positions], "int32"),
         }
-        if source_rows is not None:
-            source_rows = filled(source_rows)
-            source_length = longest = max(len(row) for row in source_rows)
-            if self.source.fixed_length is not None:
-                source_length = self.source.fixed_length
-            elif self.decoder.pads_source:
-                source_length = bucket(longest, SMALLEST_SOURCE)
-                source_length = max(longest, min(source_length, self.source.max_sequence_length or source_length))
-            batch["source_ids"] = pad_rows(source_rows, self.source.masked_token_id or 0, source_length)
-            batch["source_positions"] = row_positions(source_rows, source_length, self.source.masked_token_id)
-        length = self._room(bucket(prompt_length + 1, SMALLEST_CACHE))
-        return {name: _tensor(value) for name, value in batch.items()}, max(length, prompt_length)
+        used = prompt_length
+        if before is not None:
+            rows_kept = np.asarray(filled(before.index), "int32")
+            batch["before"] = {"state": before.kept.state, "logits": before.kept.logits, "rows": rows_kept}
+            batch["text_ids"] = pad_rows(whole, 0, bucket(max(map(len, whole)), SMALLEST_PROMPT))
+            batch["text_lengths"] = np.asarray([len(row) for row in whole], "int32")
+            used += before.kept.used
+        elif source_rows is not None:
+            batch |= self._sources(filled(source_rows))
+        return keras.tree.map_structure(_tensor, batch), max(self._room(bucket(used + 1, SMALLEST_CACHE)), used)
+
+    def _sources(self, rows):
+        length = longest = max(map(len, rows))
+        if self.source.fixed_length is not None:
+            length = self.source.fixed_length
+        elif self.decoder.pads_source:
+            length = bucket(longest, SMALLEST_SOURCE)
+            length = max(longest, min(length, self.source.max_sequence_length or length))
+        positions = [row_positions(row, self.source.masked_token_id) for row in rows]
+        token_ids = pad_rows(rows, self.source.masked_token_id or 0, length)
+        return {"source_ids": token_ids, "source_positions": pad_rows(positions, -1, length)}
+
+    def _slots_taken(self, rows, before):
+        """Slots, or columns, in use after the prompt."""
+        return self._longest_rest(rows, before) + (0 if before is None else before.kept.used)
+
+    @staticmethod
+    def _longest_rest(rows, before):
+        return max(map(len, _from(_begins(rows, before), rows)))
 
     def _text(self, batch, rule, vocabulary_size, length):
+        token_ids, lengths = batch["token_ids"], batch["last"] + 1
+        if "before" in batch:
+            token_ids, lengths = batch["text_ids"], batch["text_lengths"]
         # One more than the cache holds: the last token of a text is not fed yet.
-        token_ids = _pad_columns(batch["token_ids"], length + 1)
-        lengths = batch["last"] + 1
+        token_ids = _pad_columns(token_ids, length + 1)
         text = {"token_ids": token_ids, "lengths": lengths, "num_new": ops.zeros((lengths.shape[0], 1), "int32")}
         if rule.counts_tokens:
             is_token = ops.arange(token_ids.shape[1], dtype="int32") < ops.expand_dims(lengths, -1)
@@ -113,6 +137,15 @@ class LoopBase:
         is_masked = ops.cast(ops.equal(tokens, self.target.masked_token_id), "int32")
         is_before_text = ops.cumprod(is_masked, axis=1) * ops.cast(ops.equal(positions[:, :1], 0), "int32")
         return positions - ops.cumsum(is_before_text, axis=1)
+
+
+def _begins(rows, before):
+    """How many tokens of each row were kept."""
+    return [0] * len(rows) if before is None else before.lengths
+
+
+def _from(begins, rows):
+    return [row[begin:] for row, begin in zip(rows, begins, strict=True)]
 
 
 def _while_loop(proceed, body, values):
@@ -139,7 +172,7 @@ class Loop(LoopBase):
         """
         num_results = len(rows) * request.repeats
         batch_size = bucket(len(rows), 1)
-        batch, length = self._batch(rows, source_rows, batch_size)
+        batch, length = self._batch(rows, source_rows, batch_size, request.before)
         told = self._told(request)
         constraint = Constraint(request.prefix_allowed_tokens_fn, request.repeats, self.target.vocabulary_size)
         told |= constraint.first(rows, batch_size)
@@ -149,8 +182,7 @@ class Loop(LoopBase):
         done = np.arange(batch_size) >= len(rows)  # rows that only fill up the batch
         static = {"rule": request.rule, "repeats": request.repeats}
         loop, first = self._start(batch, _tensor(done), told, noise.draw(1, 1), length=length, **static)
-        used = self.decoder.slots_taken(batch["token_ids"].shape[1], max(len(row) for row in rows))
-        used += self.tokens_fed_at_start
+        used = self._slots_taken(rows, request.before) + self.tokens_fed_at_start
         yield _as_numpy(first, 1, num_results)
         remaining, chunk = request.max_new_tokens - 1, 1 if grows else largest_chunk
         while remaining > 0 and not (done := ops.convert_to_numpy(loop["done"])).all():
@@ -174,9 +206,9 @@ class Loop(LoopBase):
         stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), SMALLEST_STOP_LIST))[0]
         return {name: _tensor(value) for name, value in {**request.parameters, "stop": stop, **more}.items()}
 
-    def _start_function(self, batch, done, told, noise, rule, repeats, length):
-        logits, state = self.decoder.start(batch, length)
-        loop = {"state": state, "position": ops.max(batch["positions"], axis=1) + 1, "done": done}
+    def _start_function(self, batch, done, told, noise, rule, repeats, length, spare=0):
+        logits, state = self.decoder.start(batch, length, spare)
+        loop = {"state": state, "position": batch["next_position"], "done": done}
         if rule.reads_text:
             loop["text"] = self._text(batch, rule, logits.shape[-1], length)
         if repeats > 1:

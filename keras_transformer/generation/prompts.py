@@ -71,11 +71,17 @@ class Prompts:
                 if most is not None and len(row) > most:
                     raise ValueError(f"`{self.name}[{i}]` has {len(row)} tokens, but {model} has {most} {what}.")
 
-    def join(self, new_tokens, pad_token_id):
-        """Each prompt followed by its new tokens, several results in turn; arrays keep their own padding in place."""
-        repeats = len(new_tokens) // len(self.given)
-        rows = [np.concatenate([self.given[i // repeats], new]) for i, new in enumerate(new_tokens)]
-        return pad_rows(rows, pad_token_id)
+    def put_behind(self, rows):
+        """Let each row begin with the one of `rows`, which are whole texts."""
+        self.given = [np.concatenate(pair) for pair in zip(rows, self.given, strict=True)]
+        self.rows = [np.concatenate(pair) for pair in zip(rows, self.rows, strict=True)]
+
+
+def join_rows(rows, new_tokens, pad_token_id):
+    """Each row followed by its new tokens, several results in turn, padded on the right."""
+    repeats = len(new_tokens) // len(rows)
+    joined = [np.concatenate([rows[i // repeats], new]) for i, new in enumerate(new_tokens)]
+    return pad_rows(joined, pad_token_id)
 
 
 def targets(given, num_rows, side, tokenizer, start_token_id, stop_token_ids):
@@ -120,13 +126,12 @@ def pad_rows(rows, pad_token_id, length=None):
     return array
 
 
-def row_positions(rows, length, masked_token_id=None):
-    """Positions of right-padded rows, int32 (B, length): 0, 1, ... from the first id that the model does not mask.
+def row_positions(row, masked_token_id=None):
+    """Positions of a row's tokens, int32 (T,): 0, 1, ... from the first id that the model does not mask.
 
-    -1 stands on the padding, and on masked ids that a row begins with.
+    -1 stands on masked ids that the row begins with.
     """
-    starts = [_leading(row, masked_token_id) for row in rows]
-    return pad_rows([np.maximum(np.arange(len(row)) - n, -1) for row, n in zip(rows, starts, strict=True)], -1, length)
+    return np.maximum(np.arange(len(row)) - _leading(row, masked_token_id), -1).astype("int32")
 
 
 def _leading(row, token_id):

@@ -1,7 +1,7 @@
 """What a decoding loop is asked for: the rule by which it chooses tokens, and all else beside the rows."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.generation import processors
 
@@ -73,6 +73,7 @@ class Request(NamedTuple):
     beams: the `Beams` of beam search.
     draft: `(number of drafted tokens, largest n-gram to look up)`, fixed when compiling; None without a draft.
     prefix_allowed_tokens_fn: function of the number of a row and its tokens, or None.
+    before: `prefix.Before`, what was kept of the beginnings of the rows; None: they are read in whole.
     """
 
     max_new_tokens: int
@@ -84,3 +85,4 @@ class Request(NamedTuple):
     beams: Beams = Beams()
     draft: tuple | None = None
     prefix_allowed_tokens_fn: Callable | None = None
+    before: Any = None

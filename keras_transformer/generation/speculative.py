@@ -47,7 +47,7 @@ class SpeculativeLoop(Loop):
         A chunk is of whole rounds, so a round may exceed `largest_chunk`.
         """
         batch_size, (num_drafts, _) = bucket(len(rows), 1), request.draft
-        batch, length = self._batch(rows, source_rows, batch_size)
+        batch, length = self._batch(rows, source_rows, batch_size, request.before)
         batch["draft"], draft_length = self.drafter.prompts(rows, source_rows, batch_size)
         told = self._told(request, max_new_tokens=np.int32(request.max_new_tokens))
         noise, draws = Noise(request, batch_size), 2 * num_drafts + 1  # drafts, their acceptance, one more token
@@ -80,9 +80,10 @@ class SpeculativeLoop(Loop):
             loop, written, count, used = self._chunk(loop, told, limit, numbers, size=length, **static)
 
     def _start_function(self, batch, done, told, noise, rule, repeats, length, draft_length, draft):
-        loop, written = super()._start_function(batch, done, told, noise, rule, repeats, length)
+        spare, _ = draft  # all drafts may be rejected
+        loop, written = super()._start_function(batch, done, told, noise, rule, repeats, length, spare)
         count = ops.ones_like(loop["token"])
-        state = repeat_rows(self.drafter.start(batch["draft"], draft_length), repeats)
+        state = repeat_rows(self.drafter.start(batch["draft"], draft_length, spare), repeats)
         loop["draft"] = self.drafter.accept(state, None, written["tokens"], count)
         loop["num_new"] = count
         loop["done"] = ops.logical_or(loop["done"], told["max_new_tokens"] <= 1)

@@ -86,8 +86,8 @@ def _appended_to(scope, source):
             f"The attention layer {source.layer} was called with `use_causal_mask=True` and {source.length} keys for "
             f"{fed} tokens: what is not the tokens' own keys cannot join them in the cache."
         )
-    key, value, key_positions = scope.write(*source.project(), source.mask)
-    return Keys(key, value, scope.positions, key_positions)
+    key, value, positions = scope.write(*source.project(), source.mask, source.fixed["sliding_window"])
+    return Keys(key, value, scope.positions, positions)
 
 
 def _frozen_in(scope, source):

@@ -12,14 +12,12 @@ A cache is a plain nested dict of tensors, made and updated by pure functions:
 
     {"index": ()          int32, the slot that the next token is written to, shared by all rows,
      "positions": (B, S)  int32, the position of the token in each slot; -1 where there is none,
-     "layers": {"0": {"key": (B, K, S, H), "value": (B, K, S, H)},             grows with the text
-                "1": {"encoder_key": (B, K, S, H), "encoder_value": (B, K, S, H), "encoder_positions": (B, S)}}}
+     "layers": {"0": {"key": (B, K, S, H), "value": (B, K, S, H)},                           grows with the text
+                "1": {"key": (B, K, W, H), "value": (B, K, W, H), "positions": (B, W)},      a sliding window
+                "2": {"encoder_key": (B, K, S, H), "encoder_value": (B, K, S, H), "encoder_positions": (B, S)}}}
 
-The heads come before the slots there, so that the products of one token with all slots read each head's keys in one
-piece: with the slots first, XLA transposes the whole cache for every token (10 times slower at 8 rows of 1024 slots).
-
-An `encoder_` entry is frozen: cross-attention projects the encoder's states once. Its positions are left out when no
-state is padding.
+`cache_entries` says what they are. An `encoder_` entry is frozen: cross-attention projects the encoder's states once.
+Its positions are left out when no state is padding.
 
 Slots are keyed by the order in which the model reaches its attention layers: names and paths are not unique across
 nested models. Rows differ in length without a gather: every row writes to the same slot, and what a slot holds for a
@@ -29,6 +27,8 @@ row is said by its position alone.
 import keras
 from keras import ops
 
+from keras_transformer.ops import cache_entries as entries
+from keras_transformer.ops.cache_entries import pad_slots
 from keras_transformer.ops.masks import NOT_A_TOKEN
 from keras_transformer.ops.scope import Scope
 from keras_transformer.ops.update import update_slots
@@ -51,18 +51,24 @@ class DecodingScope(Scope):
         positions: int32 (B, T), the position of each token that is fed now; -1 where there is none (padding).
         length: number of slots of a new cache, at least T. Default T. Grow a cache with `extend_cache`.
         encoder_positions: int32 (B, S), needed when a new cache starts and cross-attention has padded keys.
+        dtype: "int8" stores the keys and values of a new cache in 8 bits, with one scale for each token and head; None
+            stores them as they are.
+        spare: how many of the tokens fed to a new cache may be taken back later: sliding windows keep as many more.
 
     Raises:
         ValueError: the tokens do not fit into the cache.
     """
 
-    def __init__(self, cache=None, positions=None, length=None, encoder_positions=None):
+    def __init__(self, cache=None, positions=None, length=None, encoder_positions=None, dtype=None, spare=0):
         if positions is None or len(positions.shape) != 2:
             shape = None if positions is None else tuple(positions.shape)
             raise ValueError(f"`positions` must be an int32 array of shape (batch, length). Received shape: {shape}")
-        self.positions = ops.cast(positions, "int32")
+        self.positions = self._fed_positions = ops.cast(positions, "int32")
         self.encoder_positions = encoder_positions
+        if dtype not in entries.CACHE_DTYPES:
+            raise ValueError(f"The dtype of a cache must be one of {entries.CACHE_DTYPES}. Received: {dtype!r}")
         self._given = cache
+        self._dtype, self._spare = dtype, spare
         self._reached = 0
         self._layers = {}
         self._folded = False
@@ -74,7 +80,7 @@ class DecodingScope(Scope):
             if length < num_new:
                 raise ValueError(f"`length` must hold the {num_new} tokens that are fed. Received: length={length}")
             self._index, self._length = 0, length
-            self.key_positions = _pad_slots(self.positions, length, NOT_A_TOKEN)
+            self.key_positions = pad_slots(self.positions, length, fill=NOT_A_TOKEN, axis=1)
         else:
             self._index, self._length = cache["index"], cache["positions"].shape[1]
             self._check_room(num_new)
@@ -93,22 +99,24 @@ class DecodingScope(Scope):
         index = ops.cast(self._index + self.positions.shape[1], "int32")
         return {"index": index, "positions": self.key_positions, "layers": self._layers}
 
-    def write(self, key, value, key_mask=None):
-        """Append keys and values (B, T, K, H) of a causal self-attention.
+    def write(self, key, value, key_mask=None, sliding_window=None):
+        """Append keys and values (B, T, K, H) of a causal self-attention, which sees the last `sliding_window` ones.
 
         Returns:
             `(key, value, positions)` of all that the tokens fed now may attend to: (B, S, K, H) twice and (B, S).
         """
         self._fold(key_mask)
         slot = self._next_slot()
-        new = {"key": _swap(key), "value": _swap(value)}
-        if self._given is None:
-            self._layers[slot] = {name: _pad_slots(x, self._length, 0, axis=2) for name, x in new.items()}
-            return key, value, self.key_positions[:, : key.shape[1]]
-        old = self._entry(slot)
-        entry = {name: update_slots(old[name], self._index, x, axis=2) for name, x in new.items()}
-        self._layers[slot] = entry
-        return _swap(entry["key"]), _swap(entry["value"]), self.key_positions
+        old = None if self._given is None else self._entry(slot)
+        new = entries.pack(key, value, self._dtype if old is None else entries.dtype_of(old))
+        if sliding_window is None:
+            self._layers[slot] = entries.grow(old, new, self._index, self._length)
+            if old is None:
+                return *entries.unpack(new), self._fed_positions
+            return *entries.unpack(self._layers[slot]), self.key_positions
+        window = sliding_window + self._spare
+        self._layers[slot], seen = entries.roll(old, new, self._fed_positions, self._length, window)
+        return *entries.unpack(seen), seen["positions"]
 
     def freeze(self, project, key_mask=None):
         """Keys and values that do not change while decoding (cross-attention): projected once, then kept.
@@ -122,18 +130,16 @@ class DecodingScope(Scope):
         """
         slot = self._next_slot()
         if self._given is None:
-            key, value = project()
-            entry = {"encoder_key": _swap(key), "encoder_value": _swap(value)}
             positions = self.encoder_positions
             if key_mask is not None:
                 positions = 0 if positions is None else positions
                 positions = ops.where(ops.cast(key_mask, "bool"), positions, NOT_A_TOKEN)
-            if positions is not None:
-                entry["encoder_positions"] = ops.cast(positions, "int32")
+            positions = None if positions is None else ops.cast(positions, "int32")
+            entry = entries.freeze(entries.pack(*project(), self._dtype), positions)
         else:
             entry = self._entry(slot)
         self._layers[slot] = entry
-        return _swap(entry["encoder_key"]), _swap(entry["encoder_value"]), entry.get("encoder_positions")
+        return entries.thaw(entry)
 
     def _next_slot(self):
         slot = str(self._reached)
@@ -155,11 +161,11 @@ class DecodingScope(Scope):
         if key_mask is None or self._folded:
             return
         self._folded = True
-        positions = ops.where(ops.cast(key_mask, "bool"), self.positions, NOT_A_TOKEN)
+        self._fed_positions = ops.where(ops.cast(key_mask, "bool"), self.positions, NOT_A_TOKEN)
         if self._given is None:
-            self.key_positions = _pad_slots(positions, self._length, NOT_A_TOKEN)
+            self.key_positions = pad_slots(self._fed_positions, self._length, fill=NOT_A_TOKEN, axis=1)
         else:
-            self.key_positions = update_slots(self.key_positions, self._index, positions, axis=1)
+            self.key_positions = update_slots(self.key_positions, self._index, self._fed_positions, axis=1)
 
     def _check_room(self, num_new):
         index = concrete(self._index)
@@ -175,16 +181,15 @@ def current_scope():
     return DecodingScope.current()
 
 
-def extend_cache(cache, length):
-    """The same cache with room for `length` slots; frozen entries stay as they are."""
+def extend_cache(cache, length, spare=0):
+    """The same cache with room for `length` slots; frozen entries and full windows stay as they are.
 
-    def extend(entry):
-        return entry if "encoder_key" in entry else {name: _pad_slots(x, length, 0, 2) for name, x in entry.items()}
-
+    Windows keep `spare` more tokens from now on: so many may be taken back at once.
+    """
     return {
         "index": cache["index"],
-        "positions": _pad_slots(cache["positions"], length, NOT_A_TOKEN),
-        "layers": {slot: extend(entry) for slot, entry in cache["layers"].items()},
+        "positions": pad_slots(cache["positions"], length, fill=NOT_A_TOKEN, axis=1),
+        "layers": {slot: entries.extend(entry, length, spare) for slot, entry in cache["layers"].items()},
     }
 
 
@@ -196,16 +201,3 @@ def concrete(x):
         return ops.convert_to_numpy(x)
     except Exception:  # every backend has its own error for a value that does not exist yet
         return None
-
-
-def _swap(x):
-    """Slots before heads or heads before slots, whichever it was not."""
-    return ops.swapaxes(x, 1, 2)
-
-
-def _pad_slots(x, length, fill, axis=1):
-    room = length - x.shape[axis]
-    if room == 0:
-        return x
-    widths = [(0, room if i == axis else 0) for i in range(len(x.shape))]
-    return ops.pad(x, widths, constant_values=fill)

@@ -144,7 +144,7 @@ class TestEnd:
         steps = free.index(stop)
         steps_run = []
         known = model._decoding
-        loop = known.loops[known.decoders["auto"], Loop]
+        loop = known.loops[known.decoders["auto", None], Loop]
         chunk = loop._chunk
 
         def counting(*arguments, **options):
