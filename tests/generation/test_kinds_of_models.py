@@ -204,8 +204,8 @@ def test_in_sixteen_bits(dtype, build, tmp_path):
     script = np.random.default_rng(0).integers(0, VOCABULARY_SIZE, (len(PROMPTS), NEW_TOKENS))
 
     def force(logits, text):
-        token = ops.take(ops.convert_to_tensor(script), text.num_new, axis=1)
-        is_it = ops.equal(ops.arange(VOCABULARY_SIZE), ops.expand_dims(token, -1))
+        token = ops.take_along_axis(ops.convert_to_tensor(script), text.num_new, axis=1)
+        is_it = ops.equal(ops.arange(VOCABULARY_SIZE), token)
         is_free = ops.expand_dims(ops.arange(len(PROMPTS)) == 0, -1)
         return ops.where(ops.logical_or(is_it, is_free), logits, float("-inf"))
 
