@@ -97,9 +97,9 @@ class Probe:
 
     def sees_source_padding(self):
         """Whether the full forward of an encoder-decoder changes with padding behind the source."""
-        # Of the first token: a recurrent model has forgotten the source some tokens later.
-        plain, padded = (self._full_logits(self.token_ids, 0, padding) for padding in (0, self.source_padding))
-        return self._error(padded, plain) > self.tolerance
+        # At the first token: recurrence may have forgotten the source at the last one.
+        padded, bare = (self._full_logits(self.token_ids, 0, width) for width in (self.source_padding, 0))
+        return self._error(padded, bare) > self.tolerance
 
     def _full_logits(self, token_ids, last=None, source_padding=0):
         batch, room = self._batch(token_ids, 0, source_padding, last), self.fixed_length or token_ids.shape[1]
