@@ -35,7 +35,14 @@ def foreign_layers(model):
     """
     layers = [model, *walk(model)]
     between = [step for layer in layers for step in getattr(layer, "operations", ())]
-    return [*filter(_is_foreign, layers), *(step for step in between if not isinstance(step, keras.layers.Layer))]
+    between = [step for step in between if not (isinstance(step, keras.layers.Layer) or _makes_a_mask(step))]
+    return [*filter(_is_foreign, layers), *between]
+
+
+def _makes_a_mask(step):
+    """Whether this is how a layer's `compute_mask` shows in the graph: ids compared with one number."""
+    # Compared with numbers for each place, the result would have their length.
+    return type(step).__name__ == "NotEqual" and len(step.output.shape) == 2 and step.output.shape[1] is None
 
 
 def _is_foreign(layer):
