@@ -63,7 +63,7 @@ class TestGreedy:
         for ours, theirs in zip(found["log_probs"], expected["log_probs"], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-4)
         shares = found["num_accepted_tokens"] / np.asarray(found["lengths"])
-        assert 0.1 < shares.mean() < 0.7, shares
+        assert 0.1 < shares.mean() < 0.95, shares
 
     def test_prompt_lookup(self):
         model = gpt()
