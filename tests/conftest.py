@@ -1,6 +1,7 @@
 """Every test starts from the same seed and an empty Keras session, on the backend that KERAS_BACKEND names."""
 
 import os
+from pathlib import Path
 
 # read at import by TensorFlow and the Hugging Face libraries, so before Keras
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -9,6 +10,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # JAX, and TensorFlow where it uses XLA: compiling well takes several times as long as running these few steps.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+# On JAX what one module, worker or run has compiled serves the others: most of the time goes into compiling.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import keras
 import pytest
