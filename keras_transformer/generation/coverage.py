@@ -8,6 +8,7 @@ Source: Wu et al. 2016, equation 14 (https://arxiv.org/abs/1609.08144).
 from keras import ops
 
 from keras_transformer.generation.decoders import CachedEncoderDecoder
+from keras_transformer.ops.cache_entries import is_frozen
 from keras_transformer.ops.capture import ScoresScope
 
 LEAST = 1e-9  # a source token that got no attention at all counts as this much: its logarithm is finite
@@ -24,7 +25,7 @@ def check_decoder(decoder):
 
 
 def run(function, *arguments):
-    """A decoder's `start` or `step`: its logits and state, and the probabilities (B, T, S) of its attention.
+    """A decoder's `start` or `feed`: its logits and state, and the probabilities (B, T, S) of its attention.
 
     The layer is the last one that attends to the encoder, and the mean is over its heads.
     """
@@ -32,11 +33,21 @@ def run(function, *arguments):
         logits, state = function(*arguments)
     layers = state["cache"]["layers"]
     of_decoder = scope.records[-len(layers) :]  # one for each slot of the cache, behind those of an encoder
-    slots = [slot for slot in range(len(layers)) if "encoder_key" in layers[str(slot)]]
+    slots = [slot for slot in range(len(layers)) if is_frozen(layers[str(slot)])]
     if not slots:
         raise ValueError("`coverage_penalty` needs cross-attention; the decoder of this model has none.")
     _, scores = of_decoder[slots[-1]]
     return logits, state, ops.mean(ops.cast(scores, "float32"), axis=1)
+
+
+def step(decoder, state, token, position):
+    """As `run`, of one token (B,) at its position (B,), with logits (B, V).
+
+    Not by `decoder.step`: where that is replayed, its layers are not called and leave no scores behind.
+    """
+    fed = ops.expand_dims(token, -1), ops.expand_dims(position, -1)
+    logits, state, attention = run(decoder.feed, state, *fed)
+    return logits[:, -1], state, attention
 
 
 def start(attention, batch, masked_token_id):

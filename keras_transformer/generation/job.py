@@ -260,7 +260,9 @@ class Job:
         """Rows, sources and request for some of the rows, which keep their seeds and their index in all of them."""
         sources = None if self.sources is None else [self.sources[i] for i in chosen]
         seeds = [[*self.request.seeds, i] for i in chosen]
-        request = self.request._replace(seeds=seeds, before=self._before(loop, chosen))
+        # To know how far a source is covered takes the attention of the whole target.
+        before = None if self.request.beams.covers else self._before(loop, chosen)
+        request = self.request._replace(seeds=seeds, before=before)
         if function := request.prefix_allowed_tokens_fn:
             request = request._replace(prefix_allowed_tokens_fn=lambda number, tokens: function(chosen[number], tokens))
         return [self.rows[i] for i in chosen], sources, request

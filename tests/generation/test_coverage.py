@@ -102,6 +102,16 @@ def test_what_the_model_masks_need_not_be_covered():
     np.testing.assert_allclose(result["scores"][0], score, atol=1e-4)
 
 
+def test_a_prefix_is_read_anew():
+    """Its attention was not kept."""
+    model, told = translator(), {"num_beams": 2, "stop_token_id": 3, "coverage_penalty": 1.0, "return_dict": True}
+    prefix = kt.prefill(model, SOURCES)
+    continued = kt.generate(model, [[4], [], [2, 4]], LENGTH, prefix=prefix, **told)
+    whole = kt.generate(model, SOURCES, LENGTH, decoder_inputs=[[4], [], [2, 4]], **told)
+    assert (continued["token_ids"] == whole["token_ids"]).all()
+    np.testing.assert_allclose(continued["scores"], whole["scores"], atol=1e-5)
+
+
 def test_models_without_cross_attention_to_look_at():
     for model, inputs, cache in ((stacked_gpt(), [[5, 6]], "auto"), (translator(), SOURCES, False)):
         with pytest.raises(ValueError, match="coverage_penalty.*encoder-decoder.*cache"):
