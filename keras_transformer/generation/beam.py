@@ -19,9 +19,10 @@ from keras_transformer.generation import coverage
 from keras_transformer.generation.candidates import IMPOSSIBLE, choose, take
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.loop import LoopBase, Result, repeat_rows
+from keras_transformer.generation.loop_base import LoopBase, repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
+from keras_transformer.generation.results import Result
 
 
 class BeamLoop(LoopBase):

@@ -16,7 +16,8 @@ from keras import ops
 
 from keras_transformer.generation.compile import trace_step
 from keras_transformer.generation.decoders import CachedEncoderDecoder, at
-from keras_transformer.generation.loop import Loop, repeat_rows
+from keras_transformer.generation.loop import Loop
+from keras_transformer.generation.loop_base import repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.layers import PositionalEmbedding
 

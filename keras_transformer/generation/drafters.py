@@ -15,7 +15,7 @@ Source: prompt lookup: Saxena 2023 (https://github.com/apoorvumang/prompt-lookup
 
 from keras import ops
 
-from keras_transformer.generation.loop import LoopBase
+from keras_transformer.generation.loop_base import LoopBase
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.sampling import draw, most_probable, normalised

@@ -19,11 +19,12 @@ from keras_transformer.generation.drafters import (
     cannot_draft,
     check_vocabulary,
 )
-from keras_transformer.generation.loop import Loop, Result, join
+from keras_transformer.generation.loop import Loop
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
 from keras_transformer.generation.prefix import Prefix, Reader, check_prefix
 from keras_transformer.generation.prompts import Prompts, as_ids, join_rows, targets
+from keras_transformer.generation.results import Result, join
 from keras_transformer.generation.speculative import SpeculativeLoop
 from keras_transformer.generation.text_codec import TextCodec
 from keras_transformer.layers import read_card

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_transformer import weights
 from keras_transformer.generation.compile import compile_function
-from keras_transformer.generation.loop import LoopBase
+from keras_transformer.generation.loop_base import LoopBase
 from keras_transformer.generation.prompts import bucket
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.compile import compile_briefly
-from keras_transformer.generation.loop import SMALLEST_CACHE
+from keras_transformer.generation.loop_base import SMALLEST_CACHE
 from keras_transformer.generation.prompts import bucket
 from keras_transformer.ops.cache import CannotCache, LooksBothWays
 

@@ -15,7 +15,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.decoders import at
-from keras_transformer.generation.loop import Loop, Noise, is_stop, repeat_rows
+from keras_transformer.generation.loop import Loop, Noise, is_stop
+from keras_transformer.generation.loop_base import repeat_rows
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket
 from keras_transformer.generation.sampling import draw, most_probable, normalised
