@@ -91,7 +91,7 @@ class BeamLoop(LoopBase):
             fed = loop["state"], loop["token"], self._position(loop)
             loop = {**loop, "position": fed[2] + 1}
             if beams.covers:
-                logits, loop["state"], attention = coverage.step(self.decoder, *fed)
+                logits, loop["state"], attention = coverage.run(self.decoder.step, *fed)
                 loop["coverage"] = coverage.add(loop["coverage"], attention)
             else:
                 logits, loop["state"] = self.decoder.step(*fed)

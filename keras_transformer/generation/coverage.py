@@ -25,7 +25,7 @@ def check_decoder(decoder):
 
 
 def run(function, *arguments):
-    """A decoder's `start` or `feed`: its logits and state, and the probabilities (B, T, S) of its attention.
+    """A decoder's `start` or `step`: its logits and state, and the probabilities (B, T, S) of its attention.
 
     The layer is the last one that attends to the encoder, and the mean is over its heads.
     """
@@ -38,16 +38,6 @@ def run(function, *arguments):
         raise ValueError("`coverage_penalty` needs cross-attention; the decoder of this model has none.")
     _, scores = of_decoder[slots[-1]]
     return logits, state, ops.mean(ops.cast(scores, "float32"), axis=1)
-
-
-def step(decoder, state, token, position):
-    """As `run`, of one token (B,) at its position (B,), with logits (B, V).
-
-    Not by `decoder.step`: where that is replayed, its layers are not called and leave no scores behind.
-    """
-    fed = ops.expand_dims(token, -1), ops.expand_dims(position, -1)
-    logits, state, attention = run(decoder.feed, state, *fed)
-    return logits[:, -1], state, attention
 
 
 def start(attention, batch, masked_token_id):

@@ -349,12 +349,12 @@ def _start_token_id(start, target):
 
 
 def _batches(lengths, batch_size, of_equal_length):
-    """Indices of rows of like length, the longest first."""
+    """Indices of rows of like length, the longest first; in each batch they are in the caller's order."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     groups = [list(same) for _, same in itertools.groupby(order, lengths.__getitem__)] if of_equal_length else [order]
     for group in groups:
         for begin in range(0, len(group), batch_size):
-            yield group[begin : begin + batch_size]
+            yield sorted(group[begin : begin + batch_size])
 
 
 def _check_length(target, longest, max_new_tokens, model="the model"):

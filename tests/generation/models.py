@@ -75,3 +75,23 @@ class Stub(keras.Model):
         steps = np.clip(np.arange(length) - self.prompt_length + 1, 0, self.script.shape[1] - 1)
         rows = np.resize(self.script[:, steps], (token_ids.shape[0], length))
         return ops.one_hot(rows, VOCABULARY_SIZE)
+
+
+class Traced(keras.layers.Layer):
+    """Counts how often its call is traced, or run where nothing is compiled."""
+
+    TRACES = []
+
+    def call(self, inputs):
+        self.TRACES.append(1)
+        return inputs
+
+
+class Letters:
+    """A tokenizer of the letters a to t; the ids of the models stand for letters."""
+
+    def encode(self, texts):
+        return [[ord(letter) - ord("a") + 3 for letter in text] for text in texts]
+
+    def decode(self, rows):
+        return ["".join(chr(max(token, 3) + ord("a") - 3) for token in row) for row in rows]

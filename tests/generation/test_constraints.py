@@ -8,7 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from tests.generation import hf
-from tests.generation.models import VOCABULARY_SIZE, ragged, stacked_gpt, translator
+from tests.generation.models import VOCABULARY_SIZE, Traced, ragged, stacked_gpt, translator
 
 STOP = 2
 
@@ -121,25 +121,16 @@ def test_where_nothing_is_allowed_a_row_ends_and_a_beam_drops_out(cache):
     assert (result["token_ids"][0, 2:5] == 8).all() and (result["token_ids"][1, 1:4] == 8).all()
 
 
-TRACES = []
-
-
-class Traced(keras.layers.Layer):
-    def call(self, inputs):
-        TRACES.append(1)
-        return inputs
-
-
 def test_other_answers_compile_nothing():
     """On torch nothing is compiled: there are the forwards to count."""
     ids = keras.Input((None,), dtype="int32")
     table = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 16, pad_token_id=None)
     model = keras.Model(ids, table(kt.layers.DecoderBlock(2, 32)(Traced()(table(ids))), reverse=True))
     kt.generate(model, [[5, 6]], 4, prefix_allowed_tokens_fn=lambda row, ids: [3])
-    del TRACES[:]
+    del Traced.TRACES[:]
     for count in (1, 5, VOCABULARY_SIZE):
         kt.generate(model, [[5, 6, 8]], 6, prefix_allowed_tokens_fn=lambda row, ids, count=count: range(count))
-    assert len(TRACES) == (18 if keras.config.backend() == "torch" else 0)
+    assert len(Traced.TRACES) == (18 if keras.config.backend() == "torch" else 0)
 
 
 def test_a_model_whose_vocabulary_is_not_known():

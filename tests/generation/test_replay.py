@@ -37,6 +37,17 @@ def test_replayed_steps_of_an_encoder_decoder():
         np.testing.assert_array_equal(texts, expected)
 
 
+def test_steps_whose_scores_are_asked_for_are_not_replayed(monkeypatch):
+    """A replay calls no layer, which would leave the scores where coverage looks for them."""
+    model, sources = translator.__wrapped__(), ragged((5, 2, 4))
+    options = {"stop_token_id": 2, "num_beams": 3, "coverage_penalty": 1.0, "return_dict": True}
+    found = kt.generate(model, sources, 6, **options)
+    monkeypatch.setattr(compiling._Replayed, "eager_steps", 1000)
+    expected = kt.generate(model, sources, 6, **options)
+    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+    np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-5)
+
+
 def test_weights_are_never_out_of_date():
     model, prompt = stacked_gpt.__wrapped__(), [5, 6, 7]
     before = kt.generate(model, [prompt], 8)

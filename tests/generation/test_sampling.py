@@ -15,7 +15,7 @@ from keras_transformer.generation import processors
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.sampling import filtered, sample
 from tests.backend import compiled, numpy
-from tests.generation.models import VOCABULARY_SIZE, ragged, stacked_gpt, translator
+from tests.generation.models import VOCABULARY_SIZE, Letters, Traced, ragged, stacked_gpt, translator
 
 PROMPTS = ragged((5, 2, 7))
 
@@ -246,15 +246,13 @@ class TestGenerate:
                 kt.generate(stacked_gpt(), PROMPTS, 4, **options)
 
 
-TRACES = []
+def test_processors_see_rows_in_the_callers_order():
+    def each_its_own(logits, text):
+        own = ops.arange(3, 7)  # the id that each row must write
+        return ops.where(ops.equal(ops.arange(VOCABULARY_SIZE), ops.expand_dims(own, -1)), logits, float("-inf"))
 
-
-class Traced(keras.layers.Layer):
-    """Counts how often its call is traced."""
-
-    def call(self, inputs):
-        TRACES.append(1)
-        return inputs
+    texts = kt.generate(stacked_gpt(), [[5], [5, 6, 7], [5, 6], [8]], 1, logits_processors=[each_its_own])
+    assert [row[length] for row, length in zip(texts.tolist(), (1, 3, 2, 1), strict=True)] == [3, 4, 5, 6]
 
 
 def test_other_values_compile_nothing():
@@ -265,20 +263,10 @@ def test_other_values_compile_nothing():
     model = keras.Model(ids, table(kt.layers.DecoderBlock(2, 32)(Traced()(table(ids))), reverse=True))
     options = {"repetition_penalty": 1.2, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_new_tokens": 2, "seed": 1}
     kt.generate(model, PROMPTS, 6, **options)
-    del TRACES[:]
+    del Traced.TRACES[:]
     others = {"repetition_penalty": 1.5, "temperature": 1.7, "top_k": 9, "top_p": 0.5, "min_new_tokens": 4, "seed": 2}
     kt.generate(model, PROMPTS, 9, **others, stop_token_id=[3, 4])
-    assert not TRACES
-
-
-class Letters:
-    """A tokenizer of the letters a to t; the ids of the models stand for letters."""
-
-    def encode(self, texts):
-        return [[ord(letter) - ord("a") + 3 for letter in text] for text in texts]
-
-    def decode(self, rows):
-        return ["".join(chr(max(token, 3) + ord("a") - 3) for token in row) for row in rows]
+    assert not Traced.TRACES
 
 
 class TestStream:

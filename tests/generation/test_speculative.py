@@ -14,7 +14,7 @@ from keras_transformer.generation.decoders import CachedDecoder, FullForward
 from keras_transformer.generation.sampling import filtered
 from keras_transformer.generation.speculative import verify
 from tests.backend import numpy
-from tests.generation.models import VOCABULARY_SIZE, ragged, translator
+from tests.generation.models import VOCABULARY_SIZE, Letters, Traced, ragged, translator
 
 PROMPTS = ragged((5, 1, 9, 3))
 SOURCES = ragged((4, 7, 2), seed=1)
@@ -41,6 +41,13 @@ def like(model, noise, seed=0):
     return other
 
 
+def of_numpy(model, seed):
+    """The model with matrices from NumPy, so that it writes the same on every backend."""
+    other, random = keras.models.clone_model(model), np.random.default_rng(seed)
+    other.set_weights([random.normal(0, 0.3, w.shape) if w.ndim > 1 else w for w in model.get_weights()])
+    return other
+
+
 def table_model(seed, size=4):
     """A model whose next token depends on the last one alone, by a table of log-probabilities."""
     ids = keras.Input((None,), dtype="int32")
@@ -54,16 +61,16 @@ class TestGreedy:
     @pytest.mark.parametrize("cache", ["auto", False])
     def test_the_text_is_the_greedy_one(self, cache):
         """Long enough for caches to grow, with rows that end, and a masked id in front of and in the texts."""
-        model = gpt(pad_token_id=0, position="learned")
+        model = of_numpy(gpt(pad_token_id=0, position="learned"), seed=2)
         prompts = [*PROMPTS, [0, 0, 7]]
         expected = kt.generate(model, prompts, 55, stop_token_id=4, return_dict=True, cache=cache)
-        options = {"assistant_model": like(model, 0.01), "num_assistant_tokens": 4, "cache": cache}
+        options = {"assistant_model": like(model, 0.06), "num_assistant_tokens": 4, "cache": cache}
         found = kt.generate(model, prompts, 55, stop_token_id=4, return_dict=True, **options)
         assert (found["token_ids"] == expected["token_ids"]).all()
         for ours, theirs in zip(found["log_probs"], expected["log_probs"], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-4)
         shares = found["num_accepted_tokens"] / np.asarray(found["lengths"])
-        assert 0.1 < shares.mean() < 0.95, shares
+        assert 0.1 < shares.mean() < 0.7, shares
 
     def test_prompt_lookup(self):
         model = gpt()
@@ -254,14 +261,6 @@ class TestDistribution:
                 assert tokens[0].tolist() == [1, 2, 0] and tokens[1:, 0].tolist() == [1, 1]
 
 
-class Traced(keras.layers.Layer):
-    TRACES = []
-
-    def call(self, inputs):
-        self.TRACES.append(1)
-        return inputs
-
-
 def test_other_values_and_lengths_compile_nothing():
     if keras.backend.backend() == "torch":
         return  # nothing is compiled there
@@ -278,16 +277,6 @@ def test_other_values_and_lengths_compile_nothing():
     others = {"top_p": 0.5, "repetition_penalty": 1.5, "seed": 2, "stop_token_id": [4, 5]}
     kt.generate(model, ragged((4, 8, 2)), 30, **{**options, **others})
     assert not Traced.TRACES
-
-
-class Letters:
-    """The ids of the models stand for the letters a to t."""
-
-    def encode(self, texts):
-        return [[ord(letter) - ord("a") + 3 for letter in text] for text in texts]
-
-    def decode(self, rows):
-        return ["".join(chr(max(token, 3) + ord("a") - 3) for token in row) for row in rows]
 
 
 class TestStream:
