@@ -1,7 +1,6 @@
 """One call of `generate` or `stream`: its arguments checked, its prompts read, its loop chosen and run."""
 
 import itertools
-import warnings
 
 import keras
 import numpy as np
@@ -10,25 +9,17 @@ from keras_transformer import weights
 from keras_transformer.arguments import check_count, check_id, check_size
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.beam import BeamLoop
-from keras_transformer.generation.choice import build, choose_decoder, full_decoder, known_of
-from keras_transformer.generation.contrastive import ContrastiveLoop
-from keras_transformer.generation.drafters import (
-    DraftCannotCache,
-    LookupDrafter,
-    ModelDrafter,
-    cannot_draft,
-    check_vocabulary,
-)
-from keras_transformer.generation.loop import Loop
+from keras_transformer.generation.choice import build, known_of
+from keras_transformer.generation.drafters import check_vocabulary
+from keras_transformer.generation.loops import Loops, check_length
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
-from keras_transformer.generation.prefix import Prefix, Reader, check_prefix
+from keras_transformer.generation.prefix import Prefix, check_prefix
 from keras_transformer.generation.prompts import Prompts, as_ids, join_rows, targets
 from keras_transformer.generation.results import Result, join
-from keras_transformer.generation.speculative import SpeculativeLoop
 from keras_transformer.generation.text_codec import TextCodec
 from keras_transformer.layers import read_card
-from keras_transformer.ops.cache import CannotCache, LooksBothWays
+from keras_transformer.ops.cache import CannotCache
 from keras_transformer.ops.cache_entries import CACHE_DTYPES
 
 
@@ -60,7 +51,7 @@ class Job:
         check_count(0, max_new_tokens=max_new_tokens)
         tokenizer = None if tokenizer is None else TextCodec(tokenizer)
         weights.bring_back(model)
-        self.model, self.cache, self.tokenizer, self.sampler = model, cache, tokenizer, options.sampler
+        self.model, self.tokenizer, self.sampler = model, tokenizer, options.sampler
         self.prefix, self.cache_dtype = prefix, cache_dtype
         if prefix is not None:
             check_prefix(prefix, model, cache_dtype)
@@ -78,11 +69,13 @@ class Job:
         target = self._read_inputs(inputs, padding_mask, decoder_inputs, ids["start"], stop)
         # Contrastive search feeds the last token as well, to choose it; so does what reads the whole text.
         feeds_last = max_new_tokens > 0 and (options.sampler == "contrastive" or return_prefix)
-        _check_length(target, max(map(len, self.rows)) + feeds_last, max_new_tokens)
+        check_length(target, max(map(len, self.rows)) + feeds_last, max_new_tokens)
         self.assistant = options.assistant_model
         if self.assistant is not None:
             self._check_assistant(max_new_tokens)
         self.request = options.request(int(max_new_tokens), stop, target.vocabulary_size, with_log_probs)
+        longest = max(map(len, self.rows))
+        self.loops = Loops(model, self.assistant, self.request, cache, self.cache_dtype, longest)
 
     def _check_assistant(self, max_new_tokens):
         """Refuse a model that cannot draft for this one."""
@@ -94,7 +87,7 @@ class Job:
         check_vocabulary(anatomy.num_logits(self.model), anatomy.num_logits(self.assistant))
         if source is not None:
             Prompts(self.sources).check(source, "`assistant_model`")
-        _check_length(target, max(map(len, self.rows)), max_new_tokens, "`assistant_model`")
+        check_length(target, max(map(len, self.rows)), max_new_tokens, "`assistant_model`")
 
     def _read_inputs(self, inputs, padding_mask, decoder_inputs, start_token_id, stop_token_ids):
         """Find the rows, from their first token on, and an encoder-decoder's sources; returns the `Side` written."""
@@ -125,9 +118,10 @@ class Job:
         """The `Result`s of all rows, those of one row next to each other."""
         check_size(batch_size=batch_size)
         try:
-            return self._run(self._loop(), batch_size, verbose)
+            return self._run(self.loops.writer(), batch_size, verbose)
         except CannotCache as error:
-            return self._run(self._loop_without_cache(error), batch_size, verbose)
+            self.loops.give_up_cache(error)
+            return self._run(self.loops.writer(), batch_size, verbose)
 
     def read(self, results=None):
         """A `Prefix` of the texts, or of the results, which begin with them."""
@@ -138,13 +132,13 @@ class Job:
         sources = None if self.sources is None else [self.sources[i] for i in parents]
 
         def read():
-            reader = self._kept_loop(Reader, self._decoder(self.model))
+            reader = self.loops.reader()
             return reader.read(rows, sources, self._before(reader, parents))
 
         try:
             kept = read()
         except CannotCache as error:
-            self._give_up_cache(error)
+            self.loops.give_up_cache(error)
             kept = read()
         return Prefix(self.model, rows, sources, kept, self.cache_dtype)
 
@@ -189,11 +183,12 @@ class Job:
 
     def _parts(self, chunk_size):
         """What the loop gives, after its first part at the latest without a cache if there can be none."""
-        parts = self._stream_of(self._loop(), chunk_size)
+        parts = self._stream_of(self.loops.writer(), chunk_size)
         try:
             first = next(parts)
         except CannotCache as error:
-            parts = self._stream_of(self._loop_without_cache(error), chunk_size)
+            self.loops.give_up_cache(error)
+            parts = self._stream_of(self.loops.writer(), chunk_size)
             first = next(parts)
         yield first
         yield from parts
@@ -272,63 +267,6 @@ class Job:
         """What was kept of the beginnings of some of the rows, if the loop has a use for it."""
         return self.prefix.before(chosen) if self.prefix is not None and loop.decoder.keeps else None
 
-    def _loop(self):
-        """The loop that serves the request; it is kept for the next one."""
-        decoder, draft, known = self._decoder(self.model), None, self.known
-        if self.assistant is not None:
-            try:
-                draft = self._decoder(self.assistant)
-            except LooksBothWays as error:
-                raise cannot_draft(error) from error
-        if self.request.draft is None:
-            kind = {"beam": BeamLoop, "contrastive": ContrastiveLoop}.get(self.sampler, Loop)
-            return self._kept_loop(kind, decoder)
-        arguments = decoder, self.model, known.source, known.target
-        return known.loop((decoder, SpeculativeLoop, draft), lambda: self._speculative_loop(draft, *arguments))
-
-    def _kept_loop(self, kind, decoder):
-        known = self.known
-        return known.loop((decoder, kind), lambda: kind(decoder, self.model, known.source, known.target))
-
-    def _speculative_loop(self, draft, decoder, model, source, target):
-        if self.assistant is None:
-            reads_source = source is not None and source.vocabulary_size == target.vocabulary_size
-            return SpeculativeLoop(LookupDrafter(reads_source), decoder, model, source, target)
-        drafter = ModelDrafter(draft, self.assistant, *anatomy.sides(self.assistant))
-        return SpeculativeLoop(drafter, decoder, (model, self.assistant), source, target)
-
-    def _loop_without_cache(self, error):
-        self._give_up_cache(error)
-        return self._loop()
-
-    def _give_up_cache(self, error):
-        is_of_draft = isinstance(error, DraftCannotCache)
-        if self.cache is True and not is_of_draft:
-            raise error
-        self._decoder(self.assistant if is_of_draft else self.model, error)
-
-    def _decoder(self, model, error=None):
-        """The decoder of a model, chosen at its first use; after an error of its cache the full forward."""
-        known = known_of(model)
-        key = "auto" if self.cache is True and model is not self.model else self.cache, self.cache_dtype
-        if error is not None:
-            known.decoders[key], reason = full_decoder(model, known.source, known.target), str(error)
-        elif key not in known.decoders:
-            known.decoders[key], reason = choose_decoder(model, known.source, known.target, *key)
-        else:
-            reason = None
-        if reason is not None:
-            warnings.warn(
-                f"generate() runs the model {getattr(model, 'name', model)!r} in full for every token: {reason}. The "
-                "result is the same, but slower.",
-                stacklevel=5,
-            )
-        longest, max_new_tokens = max(map(len, self.rows)), self.request.max_new_tokens
-        limit = known.decoders[key].longest(_fed(longest, max_new_tokens))
-        whose = "the model" if model is self.model else "`assistant_model`"
-        _check_limit(limit, "positions, as trying it shows", longest, max_new_tokens, whose)
-        return known.decoders[key]
-
 
 def _lists(results):
     return [result.tokens.tolist() for result in results]
@@ -355,20 +293,3 @@ def _batches(lengths, batch_size, of_equal_length):
     for group in groups:
         for begin in range(0, len(group), batch_size):
             yield sorted(group[begin : begin + batch_size])
-
-
-def _check_length(target, longest, max_new_tokens, model="the model"):
-    _check_limit(target.max_sequence_length, "learned positions", longest, max_new_tokens, model)
-    _check_limit(target.fixed_length, "places in its fixed-length input", longest, max_new_tokens, model)
-
-
-def _check_limit(limit, what, longest, max_new_tokens, model):
-    if limit is not None and _fed(longest, max_new_tokens) > limit:
-        raise ValueError(
-            f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
-            f"but {model} has {limit} {what}."
-        )
-
-
-def _fed(longest, max_new_tokens):
-    return longest + max(max_new_tokens - 1, 0)  # nothing follows the last token
