@@ -21,6 +21,7 @@ def compiled(function):
     import jax
 
     options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    options |= {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
     return jax.jit(function, compiler_options=options)
 
 

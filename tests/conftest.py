@@ -9,7 +9,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # JAX, and TensorFlow where it uses XLA: compiling well takes several times as long as running these few steps.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+in_a_hurry = "xla_backend_optimization_level=0 xla_llvm_disable_expensive_passes=true xla_cpu_use_fusion_emitters=false"
+in_a_hurry += " xla_cpu_parallel_codegen_split_count=1"
+os.environ.setdefault("XLA_FLAGS", " ".join(f"--{flag}" for flag in in_a_hurry.split()))
 # On JAX what one module, worker or run has compiled serves the others: most of the time goes into compiling.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 
-from tests.backend import numpy
+from tests.backend import predict
 
 
 def table(model, prompt, size, length, source=None):
@@ -14,7 +14,7 @@ def table(model, prompt, size, length, source=None):
     inputs = np.asarray([[*prompt, *text] for text in texts])
     if source is not None:
         inputs = {"encoder_token_ids": np.asarray([source] * len(texts)), "decoder_token_ids": inputs}
-    logits = numpy(model(inputs)).astype("float64")[:, len(prompt) - 1 : -1]
+    logits = predict(model, inputs).astype("float64")[:, len(prompt) - 1 : -1]
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return {text[:n]: rows[n] for text, rows in zip(texts, log_probs, strict=True) for n in range(length)}
 

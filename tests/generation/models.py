@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 import keras_transformer as kt
-from tests.backend import predict
+from tests.backend import numpy, predict
 
 VOCABULARY_SIZE = 23
 
@@ -38,17 +38,23 @@ def ragged(lengths, seed=0):
     return [random.integers(3, VOCABULARY_SIZE, n).tolist() for n in lengths]
 
 
-def greedy_by_hand(model, prompt, max_new_tokens, stop=(), source=None, room=24):
-    """One row, the full forward for every token; the new tokens.
+def logits_of(model, row, source=None, room=24):
+    """The full forward of one row: float64 logits (T, V).
 
     The row lies in a buffer of `room` tokens, behind whose last token a causal model never looks: one shape to compile.
     """
+    ids = np.asarray([[*row, *[3] * (room - len(row))]], "int32")
+    inputs = ids if source is None else {"encoder_token_ids": np.asarray([source]), "decoder_token_ids": ids}
+    compiles = isinstance(model, keras.Model) and model.built
+    logits = predict(model, inputs) if compiles else numpy(model(ops.convert_to_tensor(ids)))
+    return logits[0, : len(row)].astype("float64")
+
+
+def greedy_by_hand(model, prompt, max_new_tokens, stop=(), source=None, room=24):
+    """One row, the full forward for every token; the new tokens."""
     row = list(prompt)
     for _ in range(max_new_tokens):
-        ids = ops.convert_to_tensor(np.asarray([row + [3] * (room - len(row))], "int32"))
-        if source is not None:
-            ids = {"encoder_token_ids": ops.convert_to_tensor([source]), "decoder_token_ids": ids}
-        row.append(int(ops.convert_to_numpy(model(ids))[0, len(row) - 1].argmax()))
+        row.append(int(logits_of(model, row, source, room)[-1].argmax()))
         if row[-1] in stop:
             break
     return row[len(prompt) :]

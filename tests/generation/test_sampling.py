@@ -15,7 +15,7 @@ from keras_transformer.generation import processors
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.sampling import filtered, sample
 from tests.backend import compiled, numpy
-from tests.generation.models import VOCABULARY_SIZE, Letters, Traced, ragged, stacked_gpt, translator
+from tests.generation.models import VOCABULARY_SIZE, Letters, Traced, logits_of, ragged, stacked_gpt, translator
 
 PROMPTS = ragged((5, 2, 7))
 
@@ -162,7 +162,7 @@ class TestGenerate:
         noise = np.random.default_rng([7, 0, 0]).random(5, "float32")
         row = list(prompt)
         for u in noise:
-            logits = numpy(model(np.asarray([row])))[0, -1].astype("float64") / 0.7
+            logits = logits_of(model, row)[-1] / 0.7
             cumulative = np.cumsum(np.exp(logits - logits.max()))
             row.append(int(np.searchsorted(cumulative, u * cumulative[-1], side="right")))
         assert kt.generate(model, [prompt], 5, temperature=0.7, seed=7)[0].tolist() == row
@@ -177,7 +177,7 @@ class TestGenerate:
     def test_log_probabilities_are_those_of_the_model(self):
         model, prompt = stacked_gpt(), PROMPTS[0]
         result = kt.generate(model, [prompt], 4, temperature=2.0, seed=1, repetition_penalty=1.5, return_dict=True)
-        logits = numpy(model(result["token_ids"]))[0].astype("float64")
+        logits = logits_of(model, result["token_ids"][0])
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         tokens = result["token_ids"][0, len(prompt) :]
         expected = log_probs[np.arange(len(prompt) - 1, len(prompt) + 3), tokens]
@@ -198,7 +198,7 @@ class TestGenerate:
             ]
         )
         while len(row) < 17 and row[-1] != stop:
-            logits = torch.tensor(np.array(numpy(model(np.asarray([row])))[:, -1]))
+            logits = torch.tensor(logits_of(model, row)[-1:])
             row.append(int(processor(torch.tensor([row]), logits).argmax()))
         assert text[: len(row)] == row
 

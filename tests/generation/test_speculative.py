@@ -13,7 +13,7 @@ import keras_transformer as kt
 from keras_transformer.generation.decoders import CachedDecoder, FullForward
 from keras_transformer.generation.sampling import filtered
 from keras_transformer.generation.speculative import verify
-from tests.backend import numpy
+from tests.backend import numpy, predict
 from tests.generation.models import VOCABULARY_SIZE, Letters, Traced, ragged, translator
 
 PROMPTS = ragged((5, 1, 9, 3))
@@ -152,7 +152,7 @@ def test_what_is_taken_back_was_never_there(kind):
     begin = np.asarray([[5], [4]]) + np.arange(3)
     tokens = ops.convert_to_tensor(np.take_along_axis(rows, begin, axis=1))
     logits, state = decoder.feed(state, tokens, ops.convert_to_tensor(begin, "int32"))
-    expected = numpy(model(rows))
+    expected = predict(model, rows)
     for i in range(2):
         np.testing.assert_allclose(numpy(logits)[i], expected[i, begin[i]], atol=1e-4)
 
@@ -231,7 +231,7 @@ class TestDistribution:
         endings = np.asarray(list(itertools.product(range(3), repeat=TOKENS)))
         for i, prompt in enumerate(prompts):
             whole = np.concatenate([np.tile(prompt, (len(endings), 1)), endings], axis=1)
-            logits = numpy(model(ops.convert_to_tensor(whole, "int32")))[:, len(prompt) - 1 : -1].astype("float64")
+            logits = predict(model, whole)[:, len(prompt) - 1 : -1].astype("float64")
             log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
             log_probs = np.take_along_axis(log_probs, endings[..., None], axis=-1)[..., 0].sum(-1)
             expected = {tuple(ending.tolist()): p for ending, p in zip(endings, np.exp(log_probs), strict=True)}
