@@ -48,6 +48,7 @@ def full_decoder(model, source, target, probe=None):
             "cannot write texts. Decode with a causal model."
         )
     full = probe.full
+    full.tells_lengths = source is None and anatomy.reason_against_cache(model) is not None
     full.pads_source = source is None or not probe.sees_source_padding()
     if anatomy.foreign_layers(model) and target.fixed_length is None:
         full.longest = probe.longest
@@ -68,6 +69,8 @@ def _cached_decoder(model, source, target):
     if anatomy.fixed_length(model) is not None:
         reason = f"its input has the fixed length {anatomy.fixed_length(model)}; declare `keras.Input((None,))`"
         return None, reason, None
+    if anatomy.reason_against_cache(model) is not None:
+        return None, anatomy.reason_against_cache(model), None
     if source is not None and not anatomy.has_sub_models(model):
         return None, 'its graph has no sub-models called "encoder" and "decoder"', None
     cached = (CachedDecoder if source is None else CachedEncoderDecoder)(model)

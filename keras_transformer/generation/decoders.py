@@ -153,6 +153,8 @@ class FullForward:
         self.model = model
         self.is_encoder_decoder = is_encoder_decoder
         self.pads_source = pads_source
+        # Whether the model looks at how long a row is, so that it must know what is padding.
+        self.tells_lengths = False
         self.longest = lambda length: length
 
     def start(self, batch, length, spare=0):
@@ -199,7 +201,12 @@ class FullForward:
             inputs = {"encoder_token_ids": state["source_ids"], "decoder_token_ids": inputs}
         # Dropout is off for a Keras model whatever its `call` takes for granted; any other callable sees to it itself.
         options = {"training": False} if isinstance(self.model, keras.layers.Layer) else {}
-        return _logits(self.model(inputs, **options))
+        if not self.tells_lengths:
+            return _logits(self.model(inputs, **options))
+        index = ops.expand_dims(ops.arange(inputs.shape[1], dtype="int32"), 0)
+        positions = ops.where(index <= ops.expand_dims(state["last"], -1), index, NOT_A_TOKEN)
+        with DecodingScope(False, positions):
+            return _logits(self.model(inputs, **options))
 
     @staticmethod
     def extend(state, length):
