@@ -48,7 +48,6 @@ def full_decoder(model, source, target, probe=None):
             "cannot write texts. Decode with a causal model."
         )
     full = probe.full
-    full.tells_lengths = source is None and anatomy.reason_against_cache(model) is not None
     full.pads_source = source is None or not probe.sees_source_padding()
     if anatomy.foreign_layers(model) and target.fixed_length is None:
         full.longest = probe.longest
@@ -57,9 +56,11 @@ def full_decoder(model, source, target, probe=None):
 
 def make_probe(model, source, target):
     """A `Probe` of the model."""
+    full = FullForward(model, source is not None)
+    full.tells_lengths = source is None and anatomy.reason_against_cache(model) is not None
     ids = anatomy.real_token_ids(model) or [0, 1]
     tolerance = 1e-4 if model.compute_dtype == "float32" else 5e-2
-    return Probe(FullForward(model, source is not None), ids, source, target, tolerance)
+    return Probe(full, ids, source, target, tolerance)
 
 
 def _cached_decoder(model, source, target):

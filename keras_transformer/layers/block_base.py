@@ -50,6 +50,7 @@ class Block(keras.layers.Layer):
         check_optional_size(num_heads=num_heads, intermediate_dim=intermediate_dim, key_dim=key_dim)
         check_rate(dropout=dropout, feed_forward_dropout=feed_forward_dropout, stochastic_depth=stochastic_depth)
         check_choice(tuple(PLACEMENTS), norm_placement=norm_placement)
+        check_choice((False, True), use_bias=use_bias)
         check_positive_number(norm_epsilon=norm_epsilon)
         if layer_scale is not None:
             check_positive_number(layer_scale=layer_scale)

@@ -38,8 +38,8 @@ class EncoderBlock(Block):
             `feed_forward=FeedForward(2048, activation="silu", gated=True)`.
         parallel: attention and feed-forward read the same x: `x + attention(norm1(x)) + feed_forward(norm2(x))`
             (GPT-NeoX; GPT-J, whose two norms are one: give both the same weights). Only with the norm placement "pre".
-        layer_scale: initial value, for instance 1e-4, of a learned factor for each feature of what a sublayer gives; None
-            for no factor.
+        layer_scale: initial value, for instance 1e-4, of a learned factor for each feature of what a sublayer gives;
+            None for no factor.
         stochastic_depth: probability with which a row skips a sublayer in training; where it does not, what the
             sublayer gives is scaled, so that the expectation stays.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, kernel_constraint,
@@ -199,8 +199,8 @@ class DecoderBlock(Block):
             )
         if isinstance(layer, MultiHeadAttention) and layer.variants.relate_positions:
             raise ValueError(
-                "`cross_attention` takes neither `rotary` nor `position_bias`: its keys are places of another sequence, "
-                f"to which there is no distance. Received: {layer.name}"
+                "`cross_attention` takes neither `rotary` nor `position_bias`: its keys are places of another "
+                f"sequence, to which there is no distance. Received: {layer.name}"
             )
 
     def _check_encoder_output(self, encoder_output):
