@@ -176,6 +176,10 @@ class FullForward:
     def feed(self, state, tokens, positions):
         """Write tokens (B, T) behind each row; what does not fit into the room is not there."""
         state = self._write(state, tokens)
+        if self.tells_lengths:  # each token is read in a text that ends with it
+            ends = [state["last"] - i for i in reversed(range(tokens.shape[1]))]
+            ends = [ops.minimum(end, state["token_ids"].shape[1] - 1) for end in ends]
+            return ops.stack([at(self._logits({**state, "last": end}), end) for end in ends], axis=1), state
         index = ops.expand_dims(state["last"], -1) + ops.arange(1 - tokens.shape[1], 1, dtype="int32")
         index = ops.expand_dims(ops.minimum(index, state["token_ids"].shape[1] - 1), -1)
         return ops.take_along_axis(self._logits(state), index, axis=1), state

@@ -32,9 +32,9 @@ from keras_transformer.ops.masks import combine
 
 # What `get_config` takes from attributes of the same name.
 PLAIN_ARGUMENTS = (
-    *("num_heads", "key_dim", "value_dim", "num_key_value_heads", "dropout", "use_bias", "use_gate"),
-    *("attention_axes", "sliding_window", "flash_attention", "seed"),
-)
+    "num_heads key_dim value_dim num_key_value_heads dropout use_bias use_gate attention_axes sliding_window "
+    "flash_attention seed"
+).split()
 
 
 @register
@@ -193,7 +193,7 @@ class MultiHeadAttention(PolicyLayer):
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
 
         axes, variants, projected = self._axes, self.variants, self._project(self.query_dense, query)
-        keys_mask = axes.fold_mask(combine(value_mask, key_mask))
+        queries_mask, keys_mask = axes.fold_mask(query_mask), axes.fold_mask(combine(value_mask, key_mask))
         keys = find_keys(
             KeySource(
                 layer=self.path,
@@ -218,7 +218,7 @@ class MultiHeadAttention(PolicyLayer):
         )
         captured = ScoresScope.current()
         output, scores = self._masks_and_attend(
-            variants.queries(axes.fold(projected), keys.query_positions, axes.fold_mask(query_mask)),
+            variants.queries(axes.fold(projected), keys.query_positions, keys_mask if are_queries else queries_mask),
             keys,
             attention_mask=axes.fold_attention_mask(attention_mask, projected, value),
             causal=use_causal_mask,
@@ -237,7 +237,7 @@ class MultiHeadAttention(PolicyLayer):
             output = output * self._project(self.gate_dense, query)
         output = self._project(self.output_dense, output, feature_axes=2)
         if scores is not None:
-            scores = unfold.scores(without_masked_queries(scores, axes.fold_mask(query_mask)))
+            scores = unfold.scores(without_masked_queries(scores, queries_mask))
         if captured is not None:
             captured.records.append((self, scores))
         return (output, scores) if return_attention_scores else output

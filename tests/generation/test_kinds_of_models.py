@@ -245,6 +245,7 @@ def test_frequencies_that_depend_on_the_length(pad_token_id):
         for length in range(len(prompt), len(prompt) + 4):
             logits = predict(model, text[None, :length])[0, -1]
             assert text[length] == logits.argmax()
+    assert (kt.generate(model, prompts, 4, prompt_lookup_num_tokens=2) == written["token_ids"]).all()
     longer = predict(model, np.pad(text[None, :4], [(0, 0), (0, 20)], constant_values=3))[0, 3]
     assert abs(longer - predict(model, text[None, :4])[0, 3]).max() > 1e-2  # the length counts
     with pytest.raises(ValueError, match="cannot be decoded through a cache: .*depend on the length"):

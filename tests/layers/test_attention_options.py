@@ -1,4 +1,4 @@
-"""What attention may do beyond the paper against NumPy and transformers: rotary, QK norm, sinks, soft cap, scale, biases."""
+"""What attention may do beyond the paper against NumPy and transformers: rotary, norms, sinks, caps, scale, biases."""
 
 import functools
 
@@ -239,8 +239,11 @@ def test_dynamic_scaling_goes_by_each_rows_length():
     def call(x):
         with kt.ops.DecodingScope(False, LEFT_PADDED):
             inside = layer(x, use_causal_mask=True)
-        masked = layer(x, query_mask=real, value_mask=real, use_causal_mask=True)
-        return inside, masked, layer(x[:1], use_causal_mask=True), layer(x[1:, 2:], use_causal_mask=True)
+        masked = [
+            layer(x, **masks, use_causal_mask=True)
+            for masks in ({"query_mask": real}, {"value": x, "value_mask": real})
+        ]
+        return inside, *masked, layer(x[:1], use_causal_mask=True), layer(x[1:, 2:], use_causal_mask=True)
 
     *found, first, second = run(call, x)
     for mine in found:

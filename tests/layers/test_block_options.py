@@ -1,4 +1,4 @@
-"""What blocks may do beyond the paper against NumPy: parallel sublayers, layer scale, stochastic depth, a shared bias."""
+"""What blocks may do beyond the paper against NumPy: parallel sublayers, layer scale, stochastic depth, shared bias."""
 
 import keras
 import numpy as np

@@ -232,6 +232,9 @@ def test_models_that_share_a_bias(tmp_path):
     reference.randomize(model)
     report = kt.testing.check(model)
     assert all(isinstance(report[name], float) for name in ("padding", "future", "saved", "cache"))
+    lost = keras.Model(ids, kt.layers.EncoderBlock(N, 8)(table(ids) * 2.0, position_bias=bias))
+    with pytest.raises(ValueError, match="mask ends at 'multiply"):
+        kt.testing.check(lost)
 
 
 def test_one_bias_belongs_to_one_layer():
