@@ -55,15 +55,18 @@ def norm(x, weights):
     return rms_norm(x, **weights) if "scale" in weights else layer_norm(x, **weights)
 
 
-def attention(query, key, value, mask=None, bias=0.0):
+def attention(query, key, value, mask=None, bias=0.0, scale=None, soft_cap=None, sinks=None):
     """Outputs (B, T, N, H) and probabilities (B, N, T, S); a query that may see no key gives zeros for both."""
     key, value = (np.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
-    scores = np.einsum("btnh,bsnh->bnts", query, key) / math.sqrt(query.shape[-1]) + bias
+    scores = np.einsum("btnh,bsnh->bnts", query, key) * (scale or 1 / math.sqrt(query.shape[-1]))
+    scores = (scores if soft_cap is None else soft_cap * np.tanh(scores / soft_cap)) + bias
     mask = np.broadcast_to(True if mask is None else mask, scores.shape)
     scores = np.where(mask, scores, -np.inf)
     highest = scores.max(-1, keepdims=True)
     exponentials = np.exp(scores - np.where(np.isfinite(highest), highest, 0))
     total = exponentials.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None] - np.where(np.isfinite(highest), highest, 0))
     probabilities = exponentials / np.where(total == 0, 1, total)
     return np.einsum("bnts,bsnh->btnh", probabilities, value), probabilities
 
@@ -73,12 +76,19 @@ def project(x, weights):
     return np.einsum("btd,dnh->btnh", x, weights["kernel"]) + weights.get("bias", 0.0)
 
 
-def multi_head_attention(x, memory, weights, mask=None, key=None, bias=0.0):
-    """Output (B, T, D) and probabilities; `mask` broadcasts to (B, N, T, S), True = attend."""
+def multi_head_attention(x, memory, weights, mask=None, key=None, bias=0.0, turn=lambda heads: heads, **options):
+    """Output (B, T, D) and probabilities; `mask` broadcasts to (B, N, T, S), True = attend.
+
+    `turn` is a function of queries and keys (B, T, N, H), behind their norms if there are any.
+    """
     query = project(x, weights["query"])
     key = project(memory if key is None else key, weights["key"])
+    if "query_norm" in weights:
+        query, key = norm(query, weights["query_norm"]), norm(key, weights["key_norm"])
     value = project(memory, weights["value"])
-    output, probabilities = attention(query, key, value, mask, bias)
+    if "sinks" in weights:
+        options["sinks"] = weights["sinks"]["logits"]
+    output, probabilities = attention(turn(query), turn(key), value, mask, bias, **options)
     if "gate" in weights:
         output = output * sigmoid(project(x, weights["gate"]))
     out = weights["attention_output"]

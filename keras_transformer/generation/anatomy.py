@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
+from keras_transformer.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, PositionalEmbedding, Rotary
 from keras_transformer.layers.residual import Residual
 from keras_transformer.models import decoder_from_ids, encoder_from_ids
 
@@ -19,6 +19,8 @@ POSITION_WISE = frozenset(
 def walk(layer):
     """All layers inside a model as far as they show themselves, nested models and our blocks included."""
     children = getattr(layer, "layers", ())
+    if isinstance(layer, MultiHeadAttention):
+        children = layer.variants.layers
     if isinstance(layer, (EncoderBlock, DecoderBlock)):
         children = [layer.self_attention, getattr(layer, "cross_attention", None), layer.feed_forward]
         residuals = [part for part in vars(layer).values() if isinstance(part, Residual)]
@@ -27,6 +29,14 @@ def walk(layer):
         if child is not None:
             yield child
             yield from walk(child)
+
+
+def reason_against_cache(model):
+    """Why a layer of ours cannot keep its keys while the text grows, and which; None if all can."""
+    for layer in walk(model):
+        if isinstance(layer, Rotary) and layer.reason_against_cache:
+            return f"its layer {layer.name} {layer.reason_against_cache}"
+    return None
 
 
 def foreign_layers(model):

@@ -56,9 +56,11 @@ def full_decoder(model, source, target, probe=None):
 
 def make_probe(model, source, target):
     """A `Probe` of the model."""
+    full = FullForward(model, source is not None)
+    full.tells_lengths = source is None and anatomy.reason_against_cache(model) is not None
     ids = anatomy.real_token_ids(model) or [0, 1]
     tolerance = 1e-4 if model.compute_dtype == "float32" else 5e-2
-    return Probe(FullForward(model, source is not None), ids, source, target, tolerance)
+    return Probe(full, ids, source, target, tolerance)
 
 
 def _cached_decoder(model, source, target):
@@ -68,6 +70,8 @@ def _cached_decoder(model, source, target):
     if anatomy.fixed_length(model) is not None:
         reason = f"its input has the fixed length {anatomy.fixed_length(model)}; declare `keras.Input((None,))`"
         return None, reason, None
+    if anatomy.reason_against_cache(model) is not None:
+        return None, anatomy.reason_against_cache(model), None
     if source is not None and not anatomy.has_sub_models(model):
         return None, 'its graph has no sub-models called "encoder" and "decoder"', None
     cached = (CachedDecoder if source is None else CachedEncoderDecoder)(model)

@@ -153,6 +153,8 @@ class FullForward:
         self.model = model
         self.is_encoder_decoder = is_encoder_decoder
         self.pads_source = pads_source
+        # Whether the model looks at how long a row is, so that it must know what is padding.
+        self.tells_lengths = False
         self.longest = lambda length: length
 
     def start(self, batch, length, spare=0):
@@ -174,6 +176,10 @@ class FullForward:
     def feed(self, state, tokens, positions):
         """Write tokens (B, T) behind each row; what does not fit into the room is not there."""
         state = self._write(state, tokens)
+        if self.tells_lengths:  # each token is read in a text that ends with it
+            ends = [state["last"] - i for i in reversed(range(tokens.shape[1]))]
+            ends = [ops.minimum(end, state["token_ids"].shape[1] - 1) for end in ends]
+            return ops.stack([at(self._logits({**state, "last": end}), end) for end in ends], axis=1), state
         index = ops.expand_dims(state["last"], -1) + ops.arange(1 - tokens.shape[1], 1, dtype="int32")
         index = ops.expand_dims(ops.minimum(index, state["token_ids"].shape[1] - 1), -1)
         return ops.take_along_axis(self._logits(state), index, axis=1), state
@@ -199,7 +205,12 @@ class FullForward:
             inputs = {"encoder_token_ids": state["source_ids"], "decoder_token_ids": inputs}
         # Dropout is off for a Keras model whatever its `call` takes for granted; any other callable sees to it itself.
         options = {"training": False} if isinstance(self.model, keras.layers.Layer) else {}
-        return _logits(self.model(inputs, **options))
+        if not self.tells_lengths:
+            return _logits(self.model(inputs, **options))
+        index = ops.expand_dims(ops.arange(inputs.shape[1], dtype="int32"), 0)
+        positions = ops.where(index <= ops.expand_dims(state["last"], -1), index, NOT_A_TOKEN)
+        with DecodingScope(False, positions):
+            return _logits(self.model(inputs, **options))
 
     @staticmethod
     def extend(state, length):

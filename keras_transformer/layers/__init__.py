@@ -5,9 +5,12 @@ from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.model_card import ModelCard, read_card
 from keras_transformer.layers.normalization import RMSNorm
+from keras_transformer.layers.position_bias import AlibiBias, RelativePositionBias
 from keras_transformer.layers.positional import PositionalEmbedding
+from keras_transformer.layers.rotary import Rotary
 
 __all__ = [
+    "AlibiBias",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
@@ -15,5 +18,7 @@ __all__ = [
     "MultiHeadAttention",
     "PositionalEmbedding",
     "RMSNorm",
+    "RelativePositionBias",
+    "Rotary",
     "read_card",
 ]

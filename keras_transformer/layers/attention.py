@@ -10,31 +10,36 @@ heads: Ainslie et al. 2023, "GQA" (https://arxiv.org/abs/2305.13245); output gat
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_size
 from keras_transformer.layers.attention_axes import AttentionAxes
+from keras_transformer.layers.attention_checks import biased_projections, check_arguments, check_shapes
 from keras_transformer.layers.common import (
     DenseOptions,
     PolicyLayer,
     check_mask,
-    check_optional_size,
-    check_rate,
     feature_shape,
     on_tokens,
     plain_int,
     register,
 )
 from keras_transformer.layers.key_source import KeySource, find_keys
-from keras_transformer.layers.projections import check_shapes, into_heads, out_of_heads
-from keras_transformer.ops.attention import attend
+from keras_transformer.layers.ownership import deserialized
+from keras_transformer.layers.projections import into_heads, out_of_heads
+from keras_transformer.layers.variants import Variants
+from keras_transformer.ops.attention import attend, without_masked_queries
 from keras_transformer.ops.cache import current_scope
 from keras_transformer.ops.capture import ScoresScope
-from keras_transformer.ops.masks import attention_mask as mask_from_positions
-from keras_transformer.ops.masks import combine, indices
+from keras_transformer.ops.masks import combine
+
+# What `get_config` takes from attributes of the same name.
+PLAIN_ARGUMENTS = (
+    "num_heads key_dim value_dim num_key_value_heads dropout use_bias use_gate attention_axes sliding_window "
+    "flash_attention seed"
+).split()
 
 
 @register
 class MultiHeadAttention(PolicyLayer):
-    """Multi-head attention with causal masking, grouped heads, position bias and a cache for decoding.
+    """Multi-head attention with causal masking, grouped heads, rotary positions and biases, and a cache for decoding.
 
     Takes the arguments, masks and weights of `keras.layers.MultiHeadAttention` and gives the same numbers; a query
     that may attend to nothing gives zeros (before the output bias) on every backend.
@@ -44,18 +49,27 @@ class MultiHeadAttention(PolicyLayer):
         key_dim: size of a head, H. It is free of the feature dim.
         value_dim: size of a value head; `key_dim` by default.
         dropout: rate on the attention probabilities. The fused kernel is still used at inference.
-        use_bias: whether the projections have biases.
+        use_bias: whether the projections have biases, or the names of those that have, of "query", "key", "gate",
+            "value" and "attention_output". `("query", "key", "value")` is Qwen 2.
         output_shape: int or tuple, features of the output; those of the query by default.
         attention_axes: axes that attend; by default all but batch and features.
         sliding_window: a query sees keys less than this many positions away on both sides; with
             `use_causal_mask=True`, the last `sliding_window` keys.
         flash_attention: False forbids the backend's flash kernel, None lets the backend choose, True insists on it:
             a call that it cannot serve is then an error, as in Keras. That is every call on TensorFlow, and calls
-            with `position_bias`, with `return_attention_scores=True` or, on JAX, with another `value_dim`.
+            with a position bias, sinks, a soft cap, `return_attention_scores=True` or, on JAX, another `value_dim`.
             With None or False such calls, and training with dropout, use explicit scores.
         num_key_value_heads: number of key and value heads, K; a divisor of `num_heads`, which is the default.
             1 is multi-query attention.
         use_gate: multiply the output of the heads by a sigmoid projection of the query.
+        rotary: a `Rotary`, which turns queries and keys at their positions; the cache keeps turned keys.
+        position_bias: an `AlibiBias` or `RelativePositionBias` of its own, added to the scores.
+        qk_norm: `"rms"`, `"layer"` or a layer to clone: norms over each head of the queries and of the keys, before
+            `rotary` (Qwen 3, Gemma 3).
+        qk_norm_epsilon: epsilon of these.
+        sinks: whether each head has a learned logit that takes its share of the attention and gives nothing (gpt-oss).
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)` before bias and masks (Gemma 2).
+        scale: factor on the products of queries and keys, `1 / sqrt(key_dim)` by default. T5 has 1.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, kernel_constraint,
             bias_constraint: of all projections.
         seed: seed of the dropout.
@@ -66,7 +80,8 @@ class MultiHeadAttention(PolicyLayer):
         key: (B, S, D); the value by default.
         query_mask, value_mask, key_mask: boolean (B, T), (B, S), (B, S); Keras fills them from the implicit masks.
         attention_mask: (T, S), (B, T, S) or (B, N or 1, T, S) of any dtype; True or non-zero = attend.
-        position_bias: additive scores, broadcastable to (B, N, T, S); added in float32 under every dtype policy.
+        position_bias: additive scores, broadcastable to (B, N, T, S); added in float32 under every dtype policy. While
+            decoding through a cache S is the number of keys in it, which `RelativePositionBias` and `AlibiBias` know.
         return_attention_scores: also return the probabilities (B, N, T, S).
         use_causal_mask: query t sees keys 0..t.
 
@@ -94,23 +109,20 @@ class MultiHeadAttention(PolicyLayer):
         flash_attention=None,
         num_key_value_heads=None,
         use_gate=False,
+        rotary=None,
+        position_bias=None,
+        qk_norm=None,
+        qk_norm_epsilon=1e-6,
+        sinks=False,
+        soft_cap=None,
+        scale=None,
         seed=None,
         **kwargs,
     ):
-        check_size(num_heads=num_heads, key_dim=key_dim)
-        check_optional_size(value_dim=value_dim, sliding_window=sliding_window, num_key_value_heads=num_key_value_heads)
-        check_rate(dropout=dropout)
-        num_key_value_heads = num_key_value_heads or num_heads
-        if num_heads % num_key_value_heads:
-            raise ValueError(
-                "`num_heads` must be a multiple of `num_key_value_heads`. "
-                f"Received: num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
-            )
-        if flash_attention and dropout > 0:
-            raise ValueError(
-                "`flash_attention=True` does not go with dropout; leave it None to use the kernel at inference. "
-                f"Received: dropout={dropout}"
-            )
+        optional_sizes = {"value_dim": value_dim, "sliding_window": sliding_window}
+        check_arguments(num_heads, num_key_value_heads, dropout, flash_attention, key_dim, **optional_sizes)
+        use_bias = biased_projections(use_bias)
+        self.variants = Variants(rotary, position_bias, qk_norm, qk_norm_epsilon, sinks, soft_cap, scale)
         self.dense_options = DenseOptions(kwargs)
         activity_regularizer = keras.regularizers.get(kwargs.pop("activity_regularizer", None))
         super().__init__(**kwargs)
@@ -124,18 +136,15 @@ class MultiHeadAttention(PolicyLayer):
         self.use_bias = use_bias
         self._output_shape = feature_shape(output_shape)
         self._axes = AttentionAxes(attention_axes)
+        self.attention_axes = self._axes.given
         self.sliding_window = plain_int(sliding_window)
         self.flash_attention = flash_attention
-        self.num_key_value_heads = int(num_key_value_heads)
+        self.num_key_value_heads = int(num_key_value_heads or num_heads)
         self.use_gate = use_gate
         self.seed = plain_int(seed)
+        self.variants.attach(self)
         self.reads_encoder = False  # a `DecoderBlock` says so of its cross-attention
         self.dropout_layer = keras.layers.Dropout(dropout, seed=self.seed, dtype=self.dtype_policy, name="dropout")
-
-    @property
-    def attention_axes(self):
-        """The axes given at construction, or None."""
-        return self._axes.given
 
     @property
     def sublayers(self):
@@ -157,6 +166,7 @@ class MultiHeadAttention(PolicyLayer):
         self.value_dense = into_heads(self, "value", value_dim, self.num_key_value_heads, self.value_dim)
         output_shape = self._output_shape or (query_dim,)
         self.output_dense = out_of_heads(self, "attention_output", self.num_heads, self.value_dim, output_shape)
+        self.variants.build(self)
         self.built = True
 
     def call(
@@ -182,16 +192,17 @@ class MultiHeadAttention(PolicyLayer):
         check_mask(query, query_mask=query_mask)
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
 
-        axes, projected = self._axes, self._project(self.query_dense, query)
+        axes, variants, projected = self._axes, self.variants, self._project(self.query_dense, query)
+        queries_mask, keys_mask = axes.fold_mask(query_mask), axes.fold_mask(combine(value_mask, key_mask))
         keys = find_keys(
             KeySource(
                 layer=self.path,
-                project=lambda: (
-                    axes.fold(self._project(self.key_dense, key)),
+                project=lambda positions: (
+                    variants.keys(axes.fold(self._project(self.key_dense, key)), positions, keys_mask),
                     axes.fold(self._project(self.value_dense, value)),
                 ),
                 length=axes.length(value.shape),
-                mask=axes.fold_mask(combine(value_mask, key_mask)),
+                mask=keys_mask,
                 are_queries=are_queries,
                 are_encoders=self.reads_encoder,
                 fixed={
@@ -199,13 +210,15 @@ class MultiHeadAttention(PolicyLayer):
                     "position_bias": position_bias,
                     "sliding_window": self.sliding_window,
                 },
+                relates_positions=variants.relate_positions,
+                reason_against_cache=variants.reason_against_cache,
             ),
             current_scope(),
             use_causal_mask,
         )
         captured = ScoresScope.current()
         output, scores = self._masks_and_attend(
-            axes.fold(projected),
+            variants.queries(axes.fold(projected), keys.query_positions, keys_mask if are_queries else queries_mask),
             keys,
             attention_mask=axes.fold_attention_mask(attention_mask, projected, value),
             causal=use_causal_mask,
@@ -224,7 +237,7 @@ class MultiHeadAttention(PolicyLayer):
             output = output * self._project(self.gate_dense, query)
         output = self._project(self.output_dense, output, feature_axes=2)
         if scores is not None:
-            scores = unfold.scores(self._without_masked_queries(scores, axes.fold_mask(query_mask)))
+            scores = unfold.scores(without_masked_queries(scores, queries_mask))
         if captured is not None:
             captured.records.append((self, scores))
         return (output, scores) if return_attention_scores else output
@@ -235,23 +248,17 @@ class MultiHeadAttention(PolicyLayer):
             self.add_loss(self.projection_regularizer(y) / ops.cast(ops.shape(y)[0], y.dtype))
         return y
 
-    def _masks_and_attend(self, query, keys, attention_mask, causal, **options):
+    def _masks_and_attend(self, query, keys, attention_mask, causal, bias, **options):
         """Attention under one mask made of positions and the mask given; a causal mask alone is left to the kernel."""
-        window, mask = self.sliding_window, None
-        if keys.key_positions is not None or window is not None:
-            query_positions, key_positions = (
-                indices(ops.shape(x)[1]) if positions is None else positions
-                for x, positions in ((query, keys.query_positions), (keys.key, keys.key_positions))
-            )
-            mask = ops.expand_dims(mask_from_positions(query_positions, key_positions, causal, window), 1)
-            causal = False  # it is in the mask now
-        return attend(query, keys.key, keys.value, mask=combine(mask, attention_mask), causal=causal, **options)
-
-    @staticmethod
-    def _without_masked_queries(scores, query_mask):
-        if query_mask is None:
-            return scores
-        return scores * ops.expand_dims(ops.cast(query_mask, scores.dtype), (1, -1))  # (B, 1, T, 1)
+        mask = keys.mask(query, causal, self.sliding_window)
+        return attend(
+            *(query, keys.key, keys.value),
+            mask=combine(mask, attention_mask),
+            causal=causal and mask is None,
+            bias=self.variants.bias(bias, query, keys),
+            **self.variants.of_scores(),
+            **options,
+        )
 
     def _active_dropout(self, training):
         if not training or not self.dropout:
@@ -274,18 +281,13 @@ class MultiHeadAttention(PolicyLayer):
     def get_config(self):
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
+            **{name: getattr(self, name) for name in PLAIN_ARGUMENTS},
             "output_shape": self._output_shape,
-            "attention_axes": self.attention_axes,
-            "sliding_window": self.sliding_window,
-            "flash_attention": self.flash_attention,
-            "num_key_value_heads": self.num_key_value_heads,
-            "use_gate": self.use_gate,
-            "seed": self.seed,
+            **self.variants.get_config(),
             "activity_regularizer": keras.regularizers.serialize(self.projection_regularizer),
             **self.dense_options.get_config(),
         }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialized(config, Variants.instances))

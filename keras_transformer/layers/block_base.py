@@ -1,9 +1,9 @@
 """What encoder and decoder blocks share: sublayers from instances or from numbers, residuals, configuration."""
 
-import weakref
 from types import SimpleNamespace
 
 import keras
+from keras import ops
 
 from keras_transformer.arguments import check_positive_number
 from keras_transformer.layers.attention import MultiHeadAttention
@@ -17,11 +17,8 @@ from keras_transformer.layers.common import (
 )
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.normalization import check_norm
+from keras_transformer.layers.ownership import deserialized, own, serialized
 from keras_transformer.layers.residual import PLACEMENTS, attach_residual
-
-# Which block a given sublayer is in, {layer: (weak reference to the block, argument)}. Kept here and not on the layer:
-# neither a copy of it nor a file may inherit its owner.
-_owners = weakref.WeakKeyDictionary()
 
 
 class Block(keras.layers.Layer):
@@ -44,18 +41,30 @@ class Block(keras.layers.Layer):
         norm_epsilon=1e-5,
         attention=None,
         feed_forward=None,
+        parallel=False,
+        layer_scale=None,
+        stochastic_depth=0.0,
         seed=None,
         **kwargs,
     ):
         check_optional_size(num_heads=num_heads, intermediate_dim=intermediate_dim, key_dim=key_dim)
-        check_rate(dropout=dropout, feed_forward_dropout=feed_forward_dropout)
+        check_rate(dropout=dropout, feed_forward_dropout=feed_forward_dropout, stochastic_depth=stochastic_depth)
         check_choice(tuple(PLACEMENTS), norm_placement=norm_placement)
+        check_choice((False, True), use_bias=use_bias)
         check_positive_number(norm_epsilon=norm_epsilon)
+        if layer_scale is not None:
+            check_positive_number(layer_scale=layer_scale)
+        if parallel and norm_placement != "pre":
+            raise ValueError(
+                'Sublayers next to each other (`parallel=True`) need `norm_placement="pre"`. '
+                f"Received: norm_placement={norm_placement!r}"
+            )
         self._refuse_both(attention=attention, num_heads=num_heads)
         self._refuse_both(feed_forward=feed_forward, intermediate_dim=intermediate_dim)
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)
         self.supports_masking = True
+        self.autocast = False  # a position bias must reach the float32 scores unrounded
         self.num_heads = plain_int(num_heads)
         self.intermediate_dim = plain_int(intermediate_dim)
         self.dropout = dropout
@@ -67,31 +76,28 @@ class Block(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         self.activation = keras.activations.get(activation)
         self.feed_forward_dropout = feed_forward_dropout
+        self.parallel = bool(parallel)
+        self.layer_scale = layer_scale
+        self.stochastic_depth = stochastic_depth
         self.seed = plain_int(seed)
         # Sublayers are made in build, where the feature dim is known. Those given wait until then as well, where Keras
         # does not see them: it lists weights in the order in which layers are set, however these came.
         self._given = SimpleNamespace(self_attention=attention, feed_forward=feed_forward, cross_attention=None)
         self.self_attention = self.feed_forward = None
-        self._own(attention=attention, feed_forward=feed_forward)
-
-    def _own(self, **sublayers):
-        """Refuse a layer that already is in a block: shared weights save, but do not load."""
-        for name, layer in sublayers.items():
-            if layer is None:
-                continue
-            owner, argument = _owners.get(layer, (lambda: None, None))
-            if owner() is not None and (owner() is not self or argument != name):
-                raise ValueError(
-                    f"`{name}` of {self.name} must be a layer of its own, but {layer.name} already is the "
-                    f"`{argument}` of {owner().name}: make one for each, for instance by "
-                    "`type(layer).from_config(layer.get_config())`."
-                )
-            _owners[layer] = weakref.ref(self), name
+        own(self, attention=attention, feed_forward=feed_forward)
 
     def _build_residual(self, name, x_shape):
-        seed = derived_seed(self.seed, f"{name}_residual")
-        options = self.norm_placement, self.norm, self.norm_epsilon, self.dropout, seed
-        residual = attach_residual(self, name, *options)
+        residual = attach_residual(
+            self,
+            name,
+            placement=self.norm_placement,
+            norm=self.norm,
+            epsilon=self.norm_epsilon,
+            dropout=self.dropout,
+            layer_scale=self.layer_scale,
+            stochastic_depth=self.stochastic_depth,
+            seed=self.seed,
+        )
         residual.build(x_shape)
         return residual
 
@@ -154,8 +160,10 @@ class Block(keras.layers.Layer):
             self.feed_forward.build(x_shape)
         return self._build_residual("feed_forward", x_shape)
 
-    def _self_attend(self, x, mask, attention_mask, use_causal_mask, return_scores, training):
+    def _self_attend(self, x, mask, attention_mask, use_causal_mask, position_bias, return_scores, training):
         options = {"attention_mask": attention_mask, "use_causal_mask": use_causal_mask}
+        if position_bias is not None:  # which other layers than ours need not know
+            options["position_bias"] = position_bias
         return self._attend(
             self.self_attention, self._self_residual, x, None, mask, mask, return_scores, training, **options
         )
@@ -177,10 +185,17 @@ class Block(keras.layers.Layer):
             output, scores = output if return_scores else (output, None)
             return output
 
-        return residual(x, masks_and_attends, training), scores
+        beside = [(self._feed_forward_residual, self._feed(training))] if self.parallel else ()
+        return residual(x, masks_and_attends, training, beside), scores
+
+    def _feed(self, training):
+        return lambda y: self.feed_forward(y, training=training)
 
     def _feed_forward(self, x, training):
-        return self._feed_forward_residual(x, lambda y: self.feed_forward(y, training=training), training)
+        return x if self.parallel else self._feed_forward_residual(x, self._feed(training), training)
+
+    def _as_computed(self, x):
+        return ops.cast(x, self.compute_dtype)
 
     def _scores_spec(self, attention, x, memory):
         layer = self if attention is None else attention  # what is made from numbers has the block's
@@ -206,6 +221,9 @@ class Block(keras.layers.Layer):
             "use_bias": self.use_bias,
             "norm": self.norm if isinstance(self.norm, str) else dict(self.norm),
             "norm_epsilon": self.norm_epsilon,
+            "parallel": self.parallel,
+            "layer_scale": self.layer_scale,
+            "stochastic_depth": self.stochastic_depth,
             "seed": self.seed,
             **self.dense_options.get_config(),
         }
@@ -223,11 +241,7 @@ class Block(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
-        for name in cls.instances:
-            if isinstance(config.get(name), dict):
-                config[name] = keras.saving.deserialize_keras_object(config[name])
-        return cls(**config)
+        return cls(**deserialized(config, cls.instances))
 
 
 def _query_and_value(attention, y, memory):
@@ -235,16 +249,6 @@ def _query_and_value(attention, y, memory):
     if memory is None:
         return (y,) if isinstance(attention, MultiHeadAttention) else (y, y)
     return y, memory
-
-
-def serialized(layer):
-    """A layer in serialised form; anything else as it is."""
-    if not isinstance(layer, keras.layers.Layer):
-        return layer
-    config = keras.saving.serialize_keras_object(layer)
-    # The block builds it, under its own name: built by itself, its variables' paths would lack the block's.
-    config.pop("build_config", None)
-    return config
 
 
 def is_quantized(layer):

@@ -3,13 +3,17 @@
 Letters: B batch, T length of x, S length of the encoder output, D features, N heads.
 
 Sources: Vaswani et al. 2017, "Attention Is All You Need", section 3.1 (https://arxiv.org/abs/1706.03762); norm first:
-Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
+Xiong et al. 2020 (https://arxiv.org/abs/2002.04745); layer scale: Touvron et al. 2021, "CaiT"
+(https://arxiv.org/abs/2103.17239); stochastic depth: Huang et al. 2016 (https://arxiv.org/abs/1603.09382); sublayers in
+parallel: Wang and Komatsuzaki 2021, "GPT-J" (https://github.com/kingoflolz/mesh-transformer-jax).
 """
 
 import keras
 
-from keras_transformer.layers.block_base import Block, is_quantized, serialized
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.block_base import Block, is_quantized
 from keras_transformer.layers.common import check_mask, register
+from keras_transformer.layers.ownership import own, serialized
 from keras_transformer.ops.masks import combine
 
 
@@ -32,6 +36,12 @@ class EncoderBlock(Block):
         attention, feed_forward: layers to use instead of the numbers, for instance
             `attention=MultiHeadAttention(8, 64, num_key_value_heads=2)`,
             `feed_forward=FeedForward(2048, activation="silu", gated=True)`.
+        parallel: attention and feed-forward read the same x: `x + attention(norm1(x)) + feed_forward(norm2(x))`
+            (GPT-NeoX; GPT-J, whose two norms are one: give both the same weights). Only with the norm placement "pre".
+        layer_scale: initial value, for instance 1e-4, of a learned factor for each feature of what a sublayer gives;
+            None for no factor.
+        stochastic_depth: probability with which a row skips a sublayer in training; where it does not, what the
+            sublayer gives is scaled, so that the expectation stays.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, kernel_constraint,
             bias_constraint: of all projections that are made from numbers.
         seed: seed of the dropouts.
@@ -40,6 +50,7 @@ class EncoderBlock(Block):
         x: (B, T, D). Its implicit mask and `padding_mask` hide padding.
         padding_mask: boolean (B, T), True = real token.
         attention_mask: boolean (T, T), (B, T, T) or (B, N, T, T), True = attend.
+        position_bias: additive scores (1 or B, N, T, T), for instance of a `RelativePositionBias` shared by all blocks.
         use_causal_mask: position t sees 0..t.
         return_attention_scores: also return the probabilities (B, N, T, T).
 
@@ -62,12 +73,14 @@ class EncoderBlock(Block):
         use_causal_mask=False,
         return_attention_scores=False,
         training=None,
+        position_bias=None,
         mask=None,
         x_mask=None,
     ):
         check_mask(x, padding_mask=padding_mask)
         mask = combine(mask, x_mask, padding_mask)
-        x, scores = self._self_attend(x, mask, attention_mask, use_causal_mask, return_attention_scores, training)
+        options = attention_mask, use_causal_mask, position_bias, return_attention_scores, training
+        x, scores = self._self_attend(self._as_computed(x), mask, *options)
         x = self._feed_forward(x, training)
         return (x, scores) if return_attention_scores else x
 
@@ -86,7 +99,8 @@ class DecoderBlock(Block):
     Args:
         cross_attention: layer to use for cross-attention instead of the numbers.
         num_heads, intermediate_dim, dropout, norm_placement, key_dim, activation, feed_forward_dropout, use_bias,
-            norm, norm_epsilon, attention, feed_forward, kernel_*, bias_*, seed: as for `EncoderBlock`.
+            norm, norm_epsilon, attention, feed_forward, parallel, layer_scale, stochastic_depth, kernel_*, bias_*,
+            seed: as for `EncoderBlock`. With `parallel` there is no cross-attention.
 
     Call arguments:
         x: (B, T, D). Its implicit mask and `padding_mask` hide padding.
@@ -94,6 +108,7 @@ class DecoderBlock(Block):
         padding_mask: boolean (B, T), True = real token.
         encoder_padding_mask: boolean (B, S), True = real token.
         attention_mask: boolean (T, T), (B, T, T) or (B, N, T, T) on the self-attention, True = attend.
+        position_bias: additive scores (1 or B, N, T, T) on the self-attention.
         use_causal_mask: position t sees 0..t; the default.
         return_attention_scores: also return the probabilities, (B, N, T, T) and (B, N, T, S).
 
@@ -117,11 +132,14 @@ class DecoderBlock(Block):
     ):
         super().__init__(num_heads, intermediate_dim, dropout, norm_placement, **kwargs)
         self.cross_attention, self._given.cross_attention = None, cross_attention
-        self._own(cross_attention=cross_attention)
+        own(self, cross_attention=cross_attention)
+        if cross_attention is not None:
+            self._check_cross_attention(cross_attention)
 
     def build(self, x_shape, encoder_output_shape=None):
         self._self_residual = self._build_attention("self_attention", x_shape, x_shape)
         if encoder_output_shape is not None:
+            self._check_cross_attention(self._given.cross_attention)
             if self._given.cross_attention is None and self.num_heads is None:
                 raise ValueError(
                     "A block made with `attention` needs `cross_attention` as well to attend to an encoder output."
@@ -147,6 +165,7 @@ class DecoderBlock(Block):
         use_causal_mask=True,
         return_attention_scores=False,
         training=None,
+        position_bias=None,
         mask=None,
         x_mask=None,
         encoder_output_mask=None,
@@ -154,7 +173,8 @@ class DecoderBlock(Block):
         self._check_encoder_output(encoder_output)
         check_mask(x, padding_mask=padding_mask)
         mask = combine(mask, x_mask, padding_mask)
-        x, scores = self._self_attend(x, mask, attention_mask, use_causal_mask, return_attention_scores, training)
+        options = attention_mask, use_causal_mask, position_bias, return_attention_scores, training
+        x, scores = self._self_attend(self._as_computed(x), mask, *options)
         cross_scores = None
         if encoder_output is not None:
             check_mask(encoder_output, encoder_padding_mask=encoder_padding_mask)
@@ -163,7 +183,7 @@ class DecoderBlock(Block):
                 self.cross_attention,
                 self._cross_residual,
                 x,
-                encoder_output,
+                self._as_computed(encoder_output),
                 mask,
                 encoder_mask,
                 return_attention_scores,
@@ -171,6 +191,17 @@ class DecoderBlock(Block):
             )
         x = self._feed_forward(x, training)
         return (x, scores, cross_scores) if return_attention_scores else x
+
+    def _check_cross_attention(self, layer):
+        if self.parallel:
+            raise ValueError(
+                f"A block with `parallel=True` has no cross-attention: {self.name} takes no encoder output."
+            )
+        if isinstance(layer, MultiHeadAttention) and layer.variants.relate_positions:
+            raise ValueError(
+                "`cross_attention` takes neither `rotary` nor `position_bias`: its keys are places of another "
+                f"sequence, to which there is no distance. Received: {layer.name}"
+            )
 
     def _check_encoder_output(self, encoder_output):
         if (encoder_output is None) != (self.cross_attention is None):

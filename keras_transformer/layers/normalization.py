@@ -15,35 +15,40 @@ class RMSNorm(keras.layers.Layer):
 
     Args:
         epsilon: added to the mean square.
+        zero_centered: the weight is how far the scale is from 1: `* (1 + scale)`, as in Gemma. Weight decay then pulls
+            to 1, and 16 bits hold it more exactly.
 
     Example: `RMSNorm(epsilon=1e-6)(x)` with x (B, ..., D).
     """
 
-    def __init__(self, epsilon=1e-6, **kwargs):
+    def __init__(self, epsilon=1e-6, zero_centered=False, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.epsilon = epsilon
+        self.zero_centered = bool(zero_centered)
 
     def build(self, inputs_shape):
-        self.scale = self.add_weight(shape=(inputs_shape[-1],), initializer="ones", name="scale")
+        initializer = "zeros" if self.zero_centered else "ones"
+        self.scale = self.add_weight((inputs_shape[-1],), initializer=initializer, name="scale", autocast=False)
         self.built = True
 
     def call(self, inputs):
         x = ops.cast(inputs, "float32")
         x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
-        return ops.cast(x * ops.cast(self.scale, "float32"), self.compute_dtype)
+        scale = ops.cast(self.scale, "float32")
+        return ops.cast(x * (1 + scale if self.zero_centered else scale), self.compute_dtype)
 
     def compute_output_shape(self, inputs_shape):
         return tuple(inputs_shape)
 
     def get_config(self):
-        return {**super().get_config(), "epsilon": self.epsilon}
+        return {**super().get_config(), "epsilon": self.epsilon, "zero_centered": self.zero_centered}
 
 
-def check_norm(norm):
+def check_norm(norm, name="norm"):
     """Refuse anything but the name of a norm or the serialised form of a layer."""
     if not isinstance(norm, dict):
-        check_choice(("layer", "rms"), norm=norm)
+        check_choice(("layer", "rms"), **{name: norm})
 
 
 def make_norm(norm, epsilon, name, dtype):

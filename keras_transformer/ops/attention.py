@@ -29,6 +29,8 @@ def attend(
     dropout=None,
     flash_attention=None,
     return_scores=False,
+    soft_cap=None,
+    sinks=None,
 ):
     """Attention output (B, T, N, H) and, on request, the probabilities (B, N, T, S).
 
@@ -43,6 +45,8 @@ def attend(
         dropout: function applied to the probabilities, None at inference.
         flash_attention: True insists on the backend's flash kernel, False forbids it, None lets the backend choose.
         return_scores: also return the probabilities, before dropout.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`, before the bias and the masks.
+        sinks: (N,), a logit per head that takes its share of the probabilities and has no value.
 
     Returns:
         `(output, scores)`, scores is None unless asked for.
@@ -53,12 +57,19 @@ def attend(
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     mask = _of_rank_4(mask)
-    reason = _reason_for_explicit_scores(query, key, value, bias, dropout, return_scores)
+    reason = _reason_for_explicit_scores(query, key, value, bias, dropout, return_scores, soft_cap, sinks)
     if reason is None:
         return _fused(query, key, value, mask, causal, scale, flash_attention), None
     if flash_attention:
         raise ValueError(f"`flash_attention=True` cannot be met: {reason}. None uses the kernel where it is possible.")
-    return _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores)
+    return _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores, soft_cap, sinks)
+
+
+def without_masked_queries(scores, query_mask):
+    """Probabilities (B, N, T, S) that are 0 where the mask (B, T) of the queries, or None, is False."""
+    if query_mask is None:
+        return scores
+    return scores * ops.expand_dims(ops.cast(query_mask, scores.dtype), (1, -1))  # (B, 1, T, 1)
 
 
 def _of_rank_4(mask):
@@ -77,7 +88,7 @@ def _of_rank_4(mask):
     return ops.expand_dims(mask, 1) if rank == 3 else mask
 
 
-def _reason_for_explicit_scores(query, key, value, bias, dropout, return_scores):
+def _reason_for_explicit_scores(query, key, value, bias, dropout, return_scores, soft_cap, sinks):
     """Why no fused kernel can do this, None if one can."""
     if return_scores:
         return "the scores are asked for, and a kernel has none"
@@ -85,6 +96,10 @@ def _reason_for_explicit_scores(query, key, value, bias, dropout, return_scores)
         return "no kernel takes dropout on the probabilities"
     if bias is not None:
         return "no kernel takes a bias next to all masks"
+    if soft_cap is not None:
+        return "no kernel caps the scores on every backend and device"
+    if sinks is not None:
+        return "no kernel has sinks"
     backend = keras.config.backend()
     if backend == "tensorflow":
         # What Keras runs there is the explicit form without our float32 scores.
@@ -115,7 +130,7 @@ def _fused(query, key, value, mask, causal, scale, flash_attention):
     return _clear_rows_without_key(output, has_key)
 
 
-def _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores):
+def _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scores, soft_cap, sinks):
     dtype = query.dtype
     num_heads, num_key_value_heads = query.shape[2], key.shape[2]
     if causal:
@@ -125,15 +140,15 @@ def _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scor
     # The scores are float32 from the product on: 16-bit scores near 1e3 are off by whole units.
     query = ops.cast(query, "float32") * scale
     scores = _scores(query, ops.cast(key, "float32"), num_heads, num_key_value_heads)  # (B, N, T, S)
+    if soft_cap is not None:
+        scores = soft_cap * ops.tanh(scores / soft_cap)
     if bias is not None:
         scores = scores + ops.cast(bias, "float32")
     has_key = None
     if mask is not None:
         has_key = ops.any(mask, axis=-1, keepdims=True)  # (B, N, T, 1)
         scores = ops.where(mask, scores, MASKED_SCORE)
-    # Keras warns of a softmax over one key, which is right here: it gets all of the attention.
-    probabilities = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
-
+    probabilities = _softmax(scores, sinks)
     weights = ops.cast(probabilities, dtype)
     if dropout is not None:
         weights = dropout(weights)
@@ -144,6 +159,15 @@ def _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scor
     if mask is not None:
         probabilities = ops.where(mask, probabilities, 0.0)
     return output, ops.cast(probabilities, dtype)
+
+
+def _softmax(scores, sinks):
+    if sinks is not None:
+        sinks = ops.cast(ops.reshape(sinks, (1, -1, 1, 1)), "float32")
+        sinks = ops.broadcast_to(sinks, (*ops.shape(scores)[:-1], 1))
+        return ops.softmax(ops.concatenate([scores, sinks], axis=-1), axis=-1)[..., :-1]
+    # Keras warns of a softmax over one key, which is right here: it gets all of the attention.
+    return ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
 def _scores(query, key, num_heads, num_key_value_heads):

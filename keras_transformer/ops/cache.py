@@ -92,6 +92,11 @@ class DecodingScope(Scope):
         return self._given is not False
 
     @property
+    def seen_positions(self):
+        """Positions (B, S) of all that the tokens fed now may attend to, as `write` returns them without a window."""
+        return self._fed_positions if self._given in (None, False) else self.key_positions
+
+    @property
     def cache(self):
         """The cache after the calls made inside the scope."""
         if not self.caches:

@@ -3,11 +3,13 @@
 import keras
 from keras import ops
 
+from keras_transformer.layers.position_bias import PositionBias
+
 
 def where_the_mask_ends(model, inputs):
     """A sentence that names the first operation whose input has a mask and whose output has none; "" if none is found.
 
-    Only steps that keep the length are named: pooling over time ends the mask rightly.
+    Only steps that keep the length are named: pooling over time ends the mask rightly, and so does a position bias.
     """
     if not isinstance(model, keras.Model) or not hasattr(model, "operations"):
         return ""
@@ -22,7 +24,7 @@ def where_the_mask_ends(model, inputs):
         num_outputs = len(keras.tree.flatten(keras.Operation.output.fget(operation)))
         before, after = seen[:-num_outputs], seen[-num_outputs:]
         lost = any(_mask(x) is not None for x in before) and all(_mask(x) is None for x in after)
-        if lost and any(len(x.shape) > 2 for x in after):
+        if lost and any(len(x.shape) > 2 for x in after) and not isinstance(operation, PositionBias):
             kind = type(operation).__name__
             return (
                 f" The padding mask ends at {operation.name!r} ({kind}): it takes a masked input and passes no mask on."

@@ -227,3 +227,26 @@ def test_a_subclassed_model_that_was_built_but_not_called():
     model.build((None, None))
     written = kt.generate(model, [[1, 2]], 1)
     assert written[0, 2] == predict(model, np.asarray([[1, 2]]))[0, -1].argmax()
+
+
+@pytest.mark.parametrize("pad_token_id", [None, 0])
+def test_frequencies_that_depend_on_the_length(pad_token_id):
+    """Of a row's text, not of what pads it: every token is chosen by the text as long as it is then."""
+    ids = keras.Input((None,), dtype="int32")
+    tokens = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 16, position=None, pad_token_id=pad_token_id)
+    scaling = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 2}
+    attention = kt.layers.MultiHeadAttention(2, 8, rotary=kt.layers.Rotary(100.0, scaling=scaling))
+    x = kt.layers.DecoderBlock(attention=attention, intermediate_dim=32)(tokens(ids))
+    model = made(lambda: keras.Model(ids, keras.layers.Dense(VOCABULARY_SIZE)(x)))
+    prompts = PROMPTS[1:]
+    with pytest.warns(UserWarning, match="in full.*depend on the length of the text"):
+        written = kt.generate(model, prompts, 4, return_dict=True)
+    for prompt, text in zip(prompts, written["token_ids"], strict=True):
+        for length in range(len(prompt), len(prompt) + 4):
+            logits = predict(model, text[None, :length])[0, -1]
+            assert text[length] == logits.argmax()
+    assert (kt.generate(model, prompts, 4, prompt_lookup_num_tokens=2) == written["token_ids"]).all()
+    longer = predict(model, np.pad(text[None, :4], [(0, 0), (0, 20)], constant_values=3))[0, 3]
+    assert abs(longer - predict(model, text[None, :4])[0, 3]).max() > 1e-2  # the length counts
+    with pytest.raises(ValueError, match="cannot be decoded through a cache: .*depend on the length"):
+        kt.generate(model, prompts, 4, cache=True)

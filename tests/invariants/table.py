@@ -77,24 +77,10 @@ def transformer(**options):
     return build
 
 
-def gpt(pad_token_id=0, position="learned", modern=False, num_layers=2):
-    """A decoder-only stack by hand, plain or with grouped heads, a gated network and RMS norm."""
+def stacked(make_block, num_layers=2, pad_token_id=0, position=None, make_bias=None):
+    """A decoder-only stack by hand; `make_bias` gives a position bias that all blocks share."""
 
     def build(dtype, dropout):
-        def block():
-            if not modern:
-                return kt.layers.DecoderBlock(
-                    NUM_HEADS, INTERMEDIATE_DIM, dropout, "pre", activation="gelu", dtype=dtype
-                )
-            return kt.layers.DecoderBlock(
-                attention=kt.layers.MultiHeadAttention(4, 5, dropout=dropout, num_key_value_heads=2, dtype=dtype),
-                feed_forward=kt.layers.FeedForward(INTERMEDIATE_DIM, "silu", gated=True, dropout=dropout, dtype=dtype),
-                dropout=dropout,
-                norm="rms",
-                norm_placement="sandwich",
-                dtype=dtype,
-            )
-
         ids = keras.Input((None,), dtype="int32", name="token_ids")
         embedding = kt.layers.PositionalEmbedding(
             VOCABULARY_SIZE,
@@ -107,12 +93,70 @@ def gpt(pad_token_id=0, position="learned", modern=False, num_layers=2):
             name="embedding",
         )
         x = embedding(ids)
+        shared = {} if make_bias is None else {"position_bias": make_bias(dtype)(x)}
         for _ in range(num_layers):
-            x = block()(x)
+            x = make_block(dtype, dropout)(x, **shared)
         x = keras.layers.LayerNormalization(epsilon=1e-5, dtype=dtype)(x)
         return keras.Model(ids, embedding(x, reverse=True))
 
     return build
+
+
+def gpt(pad_token_id=0, position="learned", modern=False, num_layers=2):
+    """Plain blocks, or some with grouped heads, a gated network and RMS norm."""
+
+    def block(dtype, dropout):
+        if not modern:
+            return kt.layers.DecoderBlock(NUM_HEADS, INTERMEDIATE_DIM, dropout, "pre", activation="gelu", dtype=dtype)
+        return kt.layers.DecoderBlock(
+            attention=kt.layers.MultiHeadAttention(4, 5, dropout=dropout, num_key_value_heads=2, dtype=dtype),
+            feed_forward=kt.layers.FeedForward(INTERMEDIATE_DIM, "silu", gated=True, dropout=dropout, dtype=dtype),
+            dropout=dropout,
+            norm="rms",
+            norm_placement="sandwich",
+            dtype=dtype,
+        )
+
+    return stacked(block, num_layers, pad_token_id, position)
+
+
+def llama(dtype, dropout):
+    """A block of the newer kind, with what Qwen and Gemma add to it."""
+    return kt.layers.DecoderBlock(
+        attention=kt.layers.MultiHeadAttention(
+            *(4, 6),
+            num_key_value_heads=2,
+            dropout=dropout,
+            use_bias=("query", "key", "value"),
+            rotary=kt.layers.Rotary(scaling={"rope_type": "linear", "factor": 2.0}, dtype=dtype),
+            qk_norm="rms",
+            soft_cap=4.0,
+            scale=0.5,
+            dtype=dtype,
+        ),
+        feed_forward=kt.layers.FeedForward(INTERMEDIATE_DIM, "gelu", gated=True, use_bias=False, dtype=dtype),
+        dropout=dropout,
+        norm=kt.layers.RMSNorm(zero_centered=True, dtype=dtype),
+        norm_placement="sandwich",
+        dtype=dtype,
+    )
+
+
+def attending(placement="pre", block_options=None, **options):
+    """A block whose attention layer has these options, or what functions of the dtype give for them."""
+
+    def block(dtype, dropout):
+        given = {name: option(dtype=dtype) if callable(option) else option for name, option in options.items()}
+        return kt.layers.DecoderBlock(
+            attention=kt.layers.MultiHeadAttention(NUM_HEADS, 8, dropout=dropout, dtype=dtype, **given),
+            intermediate_dim=INTERMEDIATE_DIM,
+            dropout=dropout,
+            norm_placement=placement,
+            dtype=dtype,
+            **(block_options or (lambda dropout: {}))(dropout),
+        )
+
+    return block
 
 
 def encoder(dtype, dropout):
@@ -159,6 +203,27 @@ FAMILIES = [
     Family("gpt", gpt()),
     Family("gpt without padding", gpt(pad_token_id=None, position="sinusoidal"), pads=False),
     Family("gpt, grouped heads, gated, rms", gpt(modern=True, position="sinusoidal")),
+    Family("rotary, QK norm, soft cap, sandwich", stacked(llama)),
+    Family("alibi", stacked(attending(position_bias=functools.partial(kt.layers.AlibiBias, NUM_HEADS)))),
+    Family(
+        "one relative bias for all",
+        stacked(
+            attending(scale=1.0, use_bias=False),
+            make_bias=lambda dtype: kt.layers.RelativePositionBias(NUM_HEADS, 8, 6, bidirectional=False, dtype=dtype),
+        ),
+    ),
+    Family(
+        "sinks, layer scale, parallel",
+        stacked(
+            attending(
+                block_options=lambda dropout: {"parallel": True, "layer_scale": 0.5, "stochastic_depth": dropout},
+                sinks=True,
+                rotary=functools.partial(kt.layers.Rotary, layout="interleaved", fraction=0.5),
+            ),
+            pad_token_id=None,
+        ),
+        pads=False,
+    ),
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]

@@ -92,7 +92,8 @@ def test_config_keeps_every_argument():
         "dtype": "mixed_bfloat16",
     }
     assert_config_holds(kt.layers.FeedForward, options)
-    assert_config_holds(kt.layers.RMSNorm, {"epsilon": 0.5, "name": "norm", "dtype": "mixed_bfloat16"})
+    norm = {"epsilon": 0.5, "zero_centered": True, "name": "norm", "dtype": "mixed_bfloat16"}
+    assert_config_holds(kt.layers.RMSNorm, norm)
     layer = kt.layers.FeedForward(**options)
     layer.build((None, None, 6))
     assert len(layer.losses) == 3

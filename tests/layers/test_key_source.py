@@ -118,10 +118,15 @@ def test_encoder_positions_of_another_number_are_refused():
 @pytest.mark.parametrize("name", ["attention_mask", "position_bias"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_what_is_fixed_to_one_call_is_refused(causal, name):
+    """A bias that fits to the first tokens may be one that follows the cache; those behind them tell."""
     layer, x = attention(), vectors(B, T, D)
     inputs, fixed = ((x,), np.ones((1, 1, T, T))) if causal else ((x, vectors(B, S, D)), np.ones((1, 1, T, S)))
-    with pytest.raises(kt.ops.CannotCache, match=name), kt.ops.DecodingScope(None, POSITIONS):
-        layer(*inputs, use_causal_mask=causal, **{name: fixed})
+    start = {"length": T + 1} if causal else {}
+    with pytest.raises(kt.ops.CannotCache, match=name):
+        with kt.ops.DecodingScope(None, POSITIONS, **start) as scope:
+            layer(*inputs, use_causal_mask=causal, **{name: fixed})
+        with kt.ops.DecodingScope(scope.cache, POSITIONS[:, :1] + T):
+            layer(x[:, :1], use_causal_mask=True, **{name: fixed})
 
 
 def test_an_encoder_that_runs_over_padded_rows():
