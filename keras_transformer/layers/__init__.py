@@ -5,15 +5,23 @@ from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.model_card import ModelCard, read_card
 from keras_transformer.layers.normalization import RMSNorm
+from keras_transformer.layers.patches import ClassToken, PatchEmbedding
+from keras_transformer.layers.pooling import Pooler, SequencePooling
 from keras_transformer.layers.positional import PositionalEmbedding
+from keras_transformer.layers.segment_embedding import SegmentEmbedding
 
 __all__ = [
+    "ClassToken",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
     "ModelCard",
     "MultiHeadAttention",
+    "PatchEmbedding",
+    "Pooler",
     "PositionalEmbedding",
     "RMSNorm",
+    "SegmentEmbedding",
+    "SequencePooling",
     "read_card",
 ]
