@@ -5,9 +5,8 @@ Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words" (https://arxiv.
 
 import keras
 
+from keras_transformer import layers
 from keras_transformer.arguments import check_size
-from keras_transformer.layers import ClassToken, EncoderBlock, ModelCard, PatchEmbedding, PositionalEmbedding
-from keras_transformer.layers import SequencePooling as Pooling
 from keras_transformer.layers.common import check_choice, check_optional_size, derived_seed
 from keras_transformer.layers.patches import grid_of, pair
 from keras_transformer.models.common import final_norm, for_block
@@ -41,8 +40,8 @@ def vit(
     ViT-B/16 with its head of 1000 classes has 86,567,656 parameters. For images of another size see `resize_vit`.
 
     Args:
-        size: `"ti16"`, `"s16"`, `"s32"`, `"b16"`, `"b32"`, `"l16"`, `"l32"` or `"h14"`. What is given beside it replaces
-            what was published. None: all sizes are given.
+        size: `"ti16"`, `"s16"`, `"s32"`, `"b16"`, `"b32"`, `"l16"`, `"l32"` or `"h14"`. A size that is given
+            replaces the published one. None: all of them are given.
         num_classes: size of the head; None leaves it off and gives the states of all tokens.
         image_size: height and width of the images in pixels, a number or a pair: multiples of the patch size.
         num_channels: of the images.
@@ -72,31 +71,27 @@ def vit(
     config |= {"family": "vit", "num_classes": num_classes, "pooling": pooling, "norm_epsilon": norm_epsilon}
 
     images = keras.Input((*image_size, num_channels), name="images")
-    x = ModelCard(config, name="model_card")(images)
-    x = PatchEmbedding(patch_size, sizes["hidden_dim"], dtype=dtype, name="patch_embedding")(x)
+    x = layers.ModelCard(config, name="model_card")(images)
+    x = layers.PatchEmbedding(patch_size, sizes["hidden_dim"], dtype=dtype, name="patch_embedding")(x)
     if pooling == "class_token":
-        x = ClassToken(dtype=dtype, name="class_token")(x)
-    x = PositionalEmbedding(
+        x = layers.ClassToken(dtype=dtype, name="class_token")(x)
+    options = {"dropout": dropout, "dtype": dtype}
+    x = layers.PositionalEmbedding(
         None,
         sizes["hidden_dim"],
         rows * columns + (pooling == "class_token"),
-        **{"position": "learned", "position_initializer": keras.initializers.TruncatedNormal(stddev=0.02)},
-        **{"dropout": dropout, "seed": derived_seed(seed, "embedding"), "dtype": dtype, "name": "embedding"},
+        position="learned",
+        position_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        seed=derived_seed(seed, "embedding"),
+        name="embedding",
+        **options,
     )(x)
-    block = {
-        "num_heads": sizes["num_heads"],
-        "intermediate_dim": sizes["intermediate_dim"],
-        "dropout": dropout,
-        "norm_placement": "pre",
-        "activation": activation,
-        "norm_epsilon": norm_epsilon,
-        "dtype": dtype,
-        **block_options,
-    }
+    options |= {"num_heads": sizes["num_heads"], "intermediate_dim": sizes["intermediate_dim"]}
+    options |= {"norm_placement": "pre", "activation": activation, "norm_epsilon": norm_epsilon, **block_options}
     for i in range(sizes["num_layers"]):
-        x = EncoderBlock(**for_block(block, f"encoder_block_{i}", seed))(x)
-    x = final_norm(block, "encoder_norm")(x)
+        x = layers.EncoderBlock(**for_block(options, f"encoder_block_{i}", seed))(x)
+    x = final_norm(options, "encoder_norm")(x)
     if num_classes is not None:
-        x = Pooling(POOLINGS[pooling], dtype=dtype, name="pooling")(x)
+        x = layers.SequencePooling(POOLINGS[pooling], dtype=dtype, name="pooling")(x)
         x = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
     return keras.Model(images, x, name=name)
