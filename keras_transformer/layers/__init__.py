@@ -3,6 +3,7 @@
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.mixture_of_experts import MixtureOfExperts
 from keras_transformer.layers.model_card import ModelCard, read_card
 from keras_transformer.layers.normalization import RMSNorm
 from keras_transformer.layers.patches import ClassToken, PatchEmbedding
@@ -15,6 +16,7 @@ __all__ = [
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "MixtureOfExperts",
     "ModelCard",
     "MultiHeadAttention",
     "PatchEmbedding",

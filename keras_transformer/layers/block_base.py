@@ -1,5 +1,6 @@
 """What encoder and decoder blocks share: sublayers from instances or from numbers, residuals, configuration."""
 
+import inspect
 import weakref
 from types import SimpleNamespace
 
@@ -152,6 +153,7 @@ class Block(keras.layers.Layer):
         self.feed_forward = self._given.feed_forward or self._make_feed_forward()
         if not self.feed_forward.built:
             self.feed_forward.build(x_shape)
+        self._feed_forward_takes_mask = "mask" in inspect.signature(self.feed_forward.call).parameters
         return self._build_residual("feed_forward", x_shape)
 
     def _self_attend(self, x, mask, attention_mask, use_causal_mask, return_scores, training):
@@ -179,8 +181,10 @@ class Block(keras.layers.Layer):
 
         return residual(x, masks_and_attends, training), scores
 
-    def _feed_forward(self, x, training):
-        return self._feed_forward_residual(x, lambda y: self.feed_forward(y, training=training), training)
+    def _feed_forward(self, x, mask, training):
+        # By itself a mask does not come through the residual. Experts need it; most networks do not take one.
+        options = {"mask": mask} if self._feed_forward_takes_mask and mask is not None else {}
+        return self._feed_forward_residual(x, lambda y: self.feed_forward(y, training=training, **options), training)
 
     def _scores_spec(self, attention, x, memory):
         layer = self if attention is None else attention  # what is made from numbers has the block's

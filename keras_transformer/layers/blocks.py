@@ -68,7 +68,7 @@ class EncoderBlock(Block):
         check_mask(x, padding_mask=padding_mask)
         mask = combine(mask, x_mask, padding_mask)
         x, scores = self._self_attend(x, mask, attention_mask, use_causal_mask, return_attention_scores, training)
-        x = self._feed_forward(x, training)
+        x = self._feed_forward(x, mask, training)
         return (x, scores) if return_attention_scores else x
 
     def compute_output_spec(self, x, return_attention_scores=False, **kwargs):
@@ -169,7 +169,7 @@ class DecoderBlock(Block):
                 return_attention_scores,
                 training,
             )
-        x = self._feed_forward(x, training)
+        x = self._feed_forward(x, mask, training)
         return (x, scores, cross_scores) if return_attention_scores else x
 
     def _check_encoder_output(self, encoder_output):
