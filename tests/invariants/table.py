@@ -77,11 +77,17 @@ def transformer(**options):
     return build
 
 
-def gpt(pad_token_id=0, position="learned", modern=False, num_layers=2):
-    """A decoder-only stack by hand, plain or with grouped heads, a gated network and RMS norm."""
+def gpt(pad_token_id=0, position="learned", modern=False, num_layers=2, experts=False):
+    """A decoder-only stack by hand, plain, with experts, or with grouped heads, a gated network and RMS norm."""
 
     def build(dtype, dropout):
         def block():
+            if experts:
+                options = {"dropout": dropout, "capacity_factor": 0.5, "load_balancing_loss": 0.01, "dtype": dtype}
+                mixture = kt.layers.MixtureOfExperts(4, INTERMEDIATE_DIM, **options)
+                return kt.layers.DecoderBlock(
+                    NUM_HEADS, None, dropout, "pre", feed_forward=mixture, dtype=dtype
+                )
             if not modern:
                 return kt.layers.DecoderBlock(
                     NUM_HEADS, INTERMEDIATE_DIM, dropout, "pre", activation="gelu", dtype=dtype
@@ -159,6 +165,7 @@ FAMILIES = [
     Family("gpt", gpt()),
     Family("gpt without padding", gpt(pad_token_id=None, position="sinusoidal"), pads=False),
     Family("gpt, grouped heads, gated, rms", gpt(modern=True, position="sinusoidal")),
+    Family("gpt, experts", gpt(experts=True)),
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]
