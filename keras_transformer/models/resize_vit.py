@@ -21,7 +21,7 @@ def resize_vit(model, image_size):
         image_size: height and width in pixels, a number or a pair: multiples of the patch size.
 
     Returns:
-        A `keras.Model` from images (B, *image_size, C), not compiled.
+        A `keras.Model` from images (B, *image_size, C); compiled if the model is, with a new optimizer.
 
     Example: `larger = keras_transformer.models.resize_vit(model, (384, 256))`
     """
@@ -44,8 +44,11 @@ def resize_vit(model, image_size):
             config["config"] = {**layer.config, "image_size": list(image_size)}
         return layer.__class__.from_config(config)
 
-    images = keras.Input((*image_size, shape[-1]), dtype=model.inputs[0].dtype, name=model.inputs[0].name)
-    larger = keras.models.clone_model(model, images, clone_function=resized)
+    def images(old):
+        return keras.Input((*image_size, old.shape[-1]), dtype=old.dtype, name=old.name)
+
+    inputs = keras.tree.map_structure(images, model.input)
+    larger = keras.models.clone_model(model, inputs, clone_function=resized)
     for weight, new_weight in zip(model.weights, larger.weights, strict=True):
         if weight is positional.position_embeddings:
             prefix = num_tokens + positional.position_offset

@@ -173,7 +173,9 @@ def test_models_of_ones_own_are_resized_too():
     x = kt.layers.SequencePooling("mean")(kt.layers.EncoderBlock(2, 12)(x))
     model = keras.Model(images, {"a": keras.layers.Dense(2)(x), "b": keras.layers.Dense(3)(x)})
     reference.randomize(model)
+    model.compile("adam", "mse")
     resized = kt.models.resize_vit(model, (4, 8))
+    assert resized.compiled and resized.optimizer is not model.optimizer
     outputs = predict(resized, vectors(2, 4, 8, 2))
     assert {name: x.shape for name, x in outputs.items()} == {"a": (2, 2), "b": (2, 3)}
     old, new = (
