@@ -36,6 +36,7 @@ def test_patches_equal_numpy(patch_size, shape):
 def test_images_are_channels_last_whatever_keras_is_told():
     images = vectors(1, 4, 6, 3)
     layer = kt.layers.PatchEmbedding(2, 5)
+    layer.build(images.shape)
     expected = run(layer, images)
     keras.config.set_image_data_format("channels_first")
     try:
@@ -50,6 +51,7 @@ def test_images_are_channels_last_whatever_keras_is_told():
 def test_images_of_whole_numbers():
     images = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3)).astype("uint8")
     layer = kt.layers.PatchEmbedding(2, 5)
+    layer.build(images.shape)
     np.testing.assert_allclose(run(layer, images), run(layer, images.astype("float32")), atol=1e-4)
 
 
@@ -173,13 +175,17 @@ def test_refused_arguments(make, words):
     assert all(word in str(error.value) for word in words)
 
 
+def resize(table, *grids):
+    return run(lambda table: kt.ops.interpolate_positions(table, *grids), table)
+
+
 class TestPositionsOnAGrid:
     """B45."""
 
     @pytest.mark.parametrize("num_prefix_tokens", [0, 1, 2])
     def test_the_same_grid_gives_the_same_bits(self, num_prefix_tokens):
         table = vectors(num_prefix_tokens + 196, 4)
-        same = numpy(kt.ops.interpolate_positions(table, (14, 14), (14, 14), num_prefix_tokens))
+        same = resize(table, (14, 14), (14, 14), num_prefix_tokens)
         np.testing.assert_array_equal(same, table)
 
     @pytest.mark.parametrize("grid", [(24, 24), (10, 20), (7, 7), (14, 15)], ids=str)
@@ -188,7 +194,7 @@ class TestPositionsOnAGrid:
         import torch
 
         table = vectors(num_prefix_tokens + 196, 4)
-        resized = numpy(kt.ops.interpolate_positions(table, (14, 14), grid, num_prefix_tokens))
+        resized = resize(table, (14, 14), grid, num_prefix_tokens)
         assert resized.shape == (num_prefix_tokens + grid[0] * grid[1], 4)
         np.testing.assert_array_equal(resized[:num_prefix_tokens], table[:num_prefix_tokens])
         image = torch.from_numpy(table[num_prefix_tokens:].reshape(1, 14, 14, 4)).permute(0, 3, 1, 2)
@@ -198,19 +204,19 @@ class TestPositionsOnAGrid:
 
     @pytest.mark.parametrize("grid", [(24, 24), (10, 20), (3, 2)], ids=str)
     def test_a_constant_stays_constant(self, grid):
-        resized = numpy(kt.ops.interpolate_positions(np.full((196, 2), 0.7, "float32"), (14, 14), grid))
+        resized = resize(np.full((196, 2), 0.7, "float32"), (14, 14), grid)
         np.testing.assert_allclose(resized, 0.7, atol=1e-6)
 
     @pytest.mark.parametrize("grid", [(24, 24), (10, 20)], ids=str)
     def test_rows_stay_rows(self, grid):
         table = np.repeat(np.arange(14, dtype="float32"), 14)[:, None]
-        resized = numpy(kt.ops.interpolate_positions(table, (14, 14), grid))[:, 0].reshape(grid)
+        resized = resize(table, (14, 14), grid)[:, 0].reshape(grid)
         np.testing.assert_allclose(resized, np.tile(resized[:, :1], (1, grid[1])), atol=1e-5)
         assert (np.diff(resized[:, 0]) > 0).all()
 
     def test_grids_that_are_not_square(self):
         table = vectors(1 + 6, 3)
-        resized = numpy(kt.ops.interpolate_positions(table, (2, 3), (3, 2), 1))
+        resized = resize(table, (2, 3), (3, 2), 1)
         assert resized.shape == (7, 3) and abs(resized[1:] - table[1:]).max() > 0.1
 
     def test_refuses_a_table_of_another_length(self):
