@@ -31,7 +31,7 @@ class MixtureOfExperts(keras.layers.Layer):
 
     What it costs: with capacity, as many products as C * E tokens in one feed-forward network. Without, every token
     goes through every expert, E / k times as many as needed, in one large product without sorting, which is what keeps
-    shapes fixed; where there are few tokens, as in decoding, only the weights of the chosen experts are read.
+    shapes fixed; where 4 k B T <= E, as for one text that is being written, the weights of the chosen experts alone.
 
     Args:
         num_experts: E.
@@ -165,7 +165,7 @@ class MixtureOfExperts(keras.layers.Layer):
         num_tokens = math.prod(size or 0 for size in inputs.shape[:-1])  # 0 where it is not known
         if training and self.capacity_factor is not None:
             y = self._within_capacity(x, weights, chosen, real)
-        elif 0 < 2 * num_tokens * self.num_experts_per_token <= self.num_experts:
+        elif 0 < 4 * num_tokens * self.num_experts_per_token <= self.num_experts:  # copying weights has its price
             y = self._chosen_alone(x, weights, chosen, training)
         else:
             y = self._all_experts(x, weights, chosen, training)

@@ -74,12 +74,12 @@ def test_equals_numpy(options):
     x = vectors(2, 5, D)
     expected = mixture(x, weights, layer, activation=activation)
     np.testing.assert_allclose(run(layer, x), expected, atol=1e-5)
-    # few tokens: their experts alone, one by one
+    # one token: with one expert out of four, that one alone
     np.testing.assert_allclose(run(layer, x[:1, :1]), expected[:1, :1], atol=1e-5)
 
 
 def test_many_experts_and_few_tokens():
-    """Two tokens of 16 experts read the kernels of four; with 64 they share all products."""
+    """Two tokens of 16 experts read the kernels of their four; more of them share all products."""
     layer = kt.layers.MixtureOfExperts(16, F, use_bias=True)
     layer.build((None, None, D))
     reference.randomize(layer)
