@@ -4,7 +4,16 @@ from typing import NamedTuple
 
 import keras
 
-from keras_transformer.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, PositionalEmbedding, Rotary
+from keras_transformer.layers import (
+    ClassToken,
+    DecoderBlock,
+    EncoderBlock,
+    MultiHeadAttention,
+    Pooler,
+    PositionalEmbedding,
+    Rotary,
+    SequencePooling,
+)
 from keras_transformer.layers.residual import Residual
 from keras_transformer.models import decoder_from_ids, encoder_from_ids
 
@@ -14,6 +23,9 @@ POSITION_WISE = frozenset(
     "LayerNormalization RMSNormalization UnitNormalization Add Subtract Multiply Average Maximum Minimum Identity "
     "Rescaling GaussianNoise GaussianDropout AlphaDropout ActivityRegularization Masking".split()
 )
+
+# The layers of this library that do not.
+MIXES_POSITIONS = (ClassToken, Pooler, SequencePooling)
 
 
 def walk(layer):
@@ -40,8 +52,8 @@ def reason_against_cache(model):
 
 
 def foreign_layers(model):
-    """Layers and operations that might mix positions behind the cache's back: neither ours nor known to be
-    position-wise. What `keras.ops` does between the layers of a functional model is an operation of its own.
+    """Layers and operations that might mix positions behind the cache's back: not known to be position-wise, and not
+    our attention either. What `keras.ops` does between the layers of a functional model is an operation of its own.
     """
     layers = [model, *walk(model)]
     between = [step for layer in layers for step in getattr(layer, "operations", ())]
@@ -58,7 +70,7 @@ def _makes_a_mask(step):
 def _is_foreign(layer):
     package = type(layer).__module__.split(".")[0]
     if package == "keras_transformer":
-        return False
+        return isinstance(layer, MIXES_POSITIONS)
     if package != "keras":
         return True  # also a subclassed model: nobody knows what its `call` does
     is_known = isinstance(layer, keras.Model) or type(layer).__name__ in POSITION_WISE

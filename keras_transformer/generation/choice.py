@@ -84,7 +84,7 @@ def _cached_decoder(model, source, target):
     if reason is None:
         return cached, None, probe
     names = ", ".join(sorted({f"{layer.name} ({type(layer).__name__})" for layer in foreign}))
-    return None, f"{reason}; not of this library and maybe mixing positions: {names}", probe
+    return None, f"{reason}; these may mix positions: {names}", probe
 
 
 class Known:

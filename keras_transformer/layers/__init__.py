@@ -3,22 +3,32 @@
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.mixture_of_experts import MixtureOfExperts
 from keras_transformer.layers.model_card import ModelCard, read_card
 from keras_transformer.layers.normalization import RMSNorm
+from keras_transformer.layers.patches import ClassToken, PatchEmbedding
+from keras_transformer.layers.pooling import Pooler, SequencePooling
 from keras_transformer.layers.position_bias import AlibiBias, RelativePositionBias
 from keras_transformer.layers.positional import PositionalEmbedding
 from keras_transformer.layers.rotary import Rotary
+from keras_transformer.layers.segment_embedding import SegmentEmbedding
 
 __all__ = [
     "AlibiBias",
+    "ClassToken",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "MixtureOfExperts",
     "ModelCard",
     "MultiHeadAttention",
+    "PatchEmbedding",
+    "Pooler",
     "PositionalEmbedding",
     "RMSNorm",
     "RelativePositionBias",
     "Rotary",
+    "SegmentEmbedding",
+    "SequencePooling",
     "read_card",
 ]

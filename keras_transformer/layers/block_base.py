@@ -1,5 +1,6 @@
 """What encoder and decoder blocks share: sublayers from instances or from numbers, residuals, configuration."""
 
+import inspect
 from types import SimpleNamespace
 
 import keras
@@ -158,6 +159,7 @@ class Block(keras.layers.Layer):
         self.feed_forward = self._given.feed_forward or self._make_feed_forward()
         if not self.feed_forward.built:
             self.feed_forward.build(x_shape)
+        self._feed_forward_takes_mask = "mask" in inspect.signature(self.feed_forward.call).parameters
         return self._build_residual("feed_forward", x_shape)
 
     def _self_attend(self, x, mask, attention_mask, use_causal_mask, position_bias, return_scores, training):
@@ -185,14 +187,16 @@ class Block(keras.layers.Layer):
             output, scores = output if return_scores else (output, None)
             return output
 
-        beside = [(self._feed_forward_residual, self._feed(training))] if self.parallel else ()
+        beside = [(self._feed_forward_residual, self._feed(mask, training))] if self.parallel else ()
         return residual(x, masks_and_attends, training, beside), scores
 
-    def _feed(self, training):
-        return lambda y: self.feed_forward(y, training=training)
+    def _feed(self, mask, training):
+        # By itself a mask does not come through the residual. Experts need it; most networks do not take one.
+        options = {"mask": mask} if self._feed_forward_takes_mask and mask is not None else {}
+        return lambda y: self.feed_forward(y, training=training, **options)
 
-    def _feed_forward(self, x, training):
-        return x if self.parallel else self._feed_forward_residual(x, self._feed(training), training)
+    def _feed_forward(self, x, mask, training):
+        return x if self.parallel else self._feed_forward_residual(x, self._feed(mask, training), training)
 
     def _as_computed(self, x):
         return ops.cast(x, self.compute_dtype)

@@ -81,7 +81,7 @@ class EncoderBlock(Block):
         mask = combine(mask, x_mask, padding_mask)
         options = attention_mask, use_causal_mask, position_bias, return_attention_scores, training
         x, scores = self._self_attend(self._as_computed(x), mask, *options)
-        x = self._feed_forward(x, training)
+        x = self._feed_forward(x, mask, training)
         return (x, scores) if return_attention_scores else x
 
     def compute_output_spec(self, x, return_attention_scores=False, **kwargs):
@@ -189,7 +189,7 @@ class DecoderBlock(Block):
                 return_attention_scores,
                 training,
             )
-        x = self._feed_forward(x, training)
+        x = self._feed_forward(x, mask, training)
         return (x, scores, cross_scores) if return_attention_scores else x
 
     def _check_cross_attention(self, layer):

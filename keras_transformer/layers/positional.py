@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_size
+from keras_transformer.arguments import check_count, check_size
 from keras_transformer.layers.common import (
     PolicyLayer,
     check_choice,
@@ -44,6 +44,8 @@ class PositionalEmbedding(PolicyLayer):
         pad_token_id: the id that is padding and gets masked. None: no id is padding, and no mask is made.
         embeddings_initializer, position_initializer: initializers of the two tables.
         embeddings_regularizer, embeddings_constraint: of the token table.
+        position_offset: learned position p is row `p + position_offset` of a table that has so many rows more (BART and
+            RoBERTa: 2).
         seed: seed of the dropout.
 
     Call arguments:
@@ -82,6 +84,7 @@ class PositionalEmbedding(PolicyLayer):
         position_initializer="uniform",
         embeddings_regularizer=None,
         embeddings_constraint=None,
+        position_offset=0,
         seed=None,
         **kwargs,
     ):
@@ -91,6 +94,12 @@ class PositionalEmbedding(PolicyLayer):
         check_rate(dropout=dropout)
         if position == "learned" and max_sequence_length is None:
             raise ValueError('`max_sequence_length` is needed for position="learned": the number of rows of the table.')
+        check_count(0, position_offset=position_offset)
+        if position_offset and position != "learned":
+            raise ValueError(
+                '`position_offset` counts rows of a table: it needs position="learned". '
+                f"Received: position={position!r}, position_offset={position_offset}"
+            )
         if vocabulary_size is not None:
             check_token_ids(vocabulary_size, pad_token_id=pad_token_id)
         if scale is not None and not isinstance(scale, (int, float)):
@@ -104,6 +113,7 @@ class PositionalEmbedding(PolicyLayer):
         self.scale = scale
         self.dropout = dropout
         self.pad_token_id = plain_int(pad_token_id)
+        self.position_offset = int(position_offset)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.position_initializer = keras.initializers.get(position_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
@@ -144,7 +154,7 @@ class PositionalEmbedding(PolicyLayer):
             self.token_embedding.build((None, None))
         if self.position == "learned":
             self.position_embeddings = self.add_weight(
-                shape=(self.max_sequence_length, self.hidden_dim),
+                shape=(self.max_sequence_length + self.position_offset, self.hidden_dim),
                 initializer=clone_initializer(self.position_initializer, "position_embeddings"),
                 name="position_embeddings",
             )
@@ -207,7 +217,8 @@ class PositionalEmbedding(PolicyLayer):
             end = None if known is None or known.size == 0 else int(known.max()) + 1
         check_end(end, self.max_sequence_length)
         # In a graph of unknown length nothing can be raised here: TensorFlow fails in `take`, others give NaN.
-        rows = ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
+        table = ops.convert_to_tensor(self.position_embeddings)
+        rows = ops.take(table, positions + self.position_offset, axis=0)
         return ops.where(ops.expand_dims(positions < self.max_sequence_length, -1), rows, float("nan"))
 
     def compute_mask(self, inputs, mask=None):
@@ -242,6 +253,7 @@ class PositionalEmbedding(PolicyLayer):
             "scale": self.scale,
             "dropout": self.dropout,
             "pad_token_id": self.pad_token_id,
+            "position_offset": self.position_offset,
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
             "position_initializer": keras.initializers.serialize(self.position_initializer),
             "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),

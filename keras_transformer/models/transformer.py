@@ -7,9 +7,8 @@ import keras
 
 from keras_transformer.arguments import check_size
 from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding
-from keras_transformer.layers.block_base import serialized
-from keras_transformer.layers.common import check_choice, check_token_ids, clone_initializer, derived_seed
-from keras_transformer.layers.normalization import make_norm
+from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed
+from keras_transformer.models.common import final_norm, for_block
 
 # With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
 NEEDS_FINAL_NORM = ("pre", "sandwich", "output")
@@ -170,7 +169,7 @@ def _encoder(num_layers, hidden_dim, block, seed):
     inputs = x = _vectors(hidden_dim, block, "encoder_inputs")
     for i in range(num_layers):
         name = f"encoder_block_{i}"
-        x = EncoderBlock(**_named(block, name), seed=derived_seed(seed, name))(x)
+        x = EncoderBlock(**for_block(block, name, seed))(x)
     x = _final_norm(x, block, "encoder_norm")
     return keras.Model(inputs, x, name="encoder")
 
@@ -180,7 +179,7 @@ def _decoder(num_layers, hidden_dim, block, seed):
     states = _vectors(hidden_dim, block, "encoder_states")
     for i in range(num_layers):
         name = f"decoder_block_{i}"
-        x = DecoderBlock(**_named(block, name), seed=derived_seed(seed, name))(x, states)
+        x = DecoderBlock(**for_block(block, name, seed))(x, states)
     x = _final_norm(x, block, "decoder_norm")
     return keras.Model([inputs, states], x, name="decoder")
 
@@ -191,16 +190,10 @@ def _vectors(hidden_dim, block, name):
     return keras.Input((None, hidden_dim), dtype=dtype, name=name)
 
 
-def _named(block, name):
-    """A block's options, with initializers of its own: equal blocks would learn the same."""
-    initializers = {key: clone_initializer(block[key], name) for key in block if key.endswith("_initializer")}
-    return {**block, **initializers, "name": name}
-
-
 def _final_norm(x, block, name):
     if block["norm_placement"] not in NEEDS_FINAL_NORM:
         return x
-    return make_norm(serialized(block.get("norm", "layer")), block.get("norm_epsilon", 1e-5), name, block["dtype"])(x)
+    return final_norm(block, name)(x)
 
 
 def encoder_from_ids(model):

@@ -159,6 +159,13 @@ def attending(placement="pre", block_options=None, **options):
     return block
 
 
+def experts(dtype, dropout):
+    """A block with experts, of which some have no room in training."""
+    options = {"dropout": dropout, "capacity_factor": 0.5, "load_balancing_loss": 0.01, "dtype": dtype}
+    mixture = kt.layers.MixtureOfExperts(4, INTERMEDIATE_DIM, **options)
+    return kt.layers.DecoderBlock(NUM_HEADS, None, dropout, "pre", feed_forward=mixture, dtype=dtype)
+
+
 def encoder(dtype, dropout):
     """An encoder as a Sequential model."""
     blocks = [
@@ -224,6 +231,7 @@ FAMILIES = [
         ),
         pads=False,
     ),
+    Family("gpt, experts", stacked(experts)),
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.generation import anatomy
 from tests import reference
 from tests.backend import numpy, run, vectors, weight_gradients
 from tests.layers.configs import assert_config_holds
@@ -201,6 +202,27 @@ def test_learned_positions_past_the_table_in_a_graph_of_unknown_length_are_never
         assert np.isnan(output[0, 16]).all()
 
 
+def test_position_offset():
+    """BART and RoBERTa: position p is row p + 2 of a table of max_sequence_length + 2 rows."""
+    layer, weights = randomized(10, 4, 6, position="learned", position_offset=2)
+    table = weights["position_embeddings"]
+    assert table.shape == (8, 4)
+    for ids in (IDS, np.array([[5, 6, 7, 8, 9, 1]])):
+        expected = weights["token_embedding"]["embeddings"][ids] + table[reference.token_positions(ids != 0) + 2]
+        np.testing.assert_allclose(numpy(layer(ids)), expected, atol=1e-5)
+    given = numpy(layer(IDS[:, :1], positions=np.array([[5], [0], [3]])))
+    expected = weights["token_embedding"]["embeddings"][IDS[:, :1]] + table[[[7], [2], [5]]]
+    np.testing.assert_allclose(given, expected, atol=1e-5)
+    for refused in (lambda: layer(np.ones((1, 7))), lambda: layer(IDS[:, :1], positions=np.array([[6], [0], [0]]))):
+        with pytest.raises(ValueError, match="max_sequence_length=6"):
+            refused()
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, layer(kt.layers.DecoderBlock(2, 6)(layer(ids)), reverse=True))
+    assert anatomy.max_sequence_length(model) == 6
+    with pytest.raises(ValueError, match="6"):
+        kt.generate(model, [[3, 4]], max_new_tokens=6)
+
+
 def test_ids_outside_the_vocabulary():
     """B41: eager calls raise, compiled code gives NaN rows, never another token's row."""
     layer = kt.layers.PositionalEmbedding(10, 4, pad_token_id=None)
@@ -268,6 +290,8 @@ REFUSED = {
     "hidden_dim negative": ({"hidden_dim": -4}, ["hidden_dim", "-4"]),
     "max_sequence_length": ({"max_sequence_length": 0}, ["max_sequence_length", "0"]),
     "learned without length": ({"position": "learned"}, ["max_sequence_length", "learned"]),
+    "offset negative": ({"position_offset": -1}, ["position_offset", "-1"]),
+    "offset without table": ({"position_offset": 2}, ["position_offset=2", "sinusoidal", "learned"]),
     "position": ({"position": "rotary"}, ["position", "rotary", "sinusoidal"]),
     "scale": ({"scale": "large"}, ["scale", "large"]),
     "dropout": ({"dropout": 1.5}, ["dropout", "1.5"]),
@@ -297,6 +321,7 @@ def test_config_keeps_every_argument():
         "position_initializer": keras.initializers.Ones(),
         "embeddings_regularizer": keras.regularizers.L2(0.5),
         "embeddings_constraint": keras.constraints.NonNeg(),
+        "position_offset": 2,
         "seed": 5,
         "name": "tokens",
         "dtype": "mixed_bfloat16",

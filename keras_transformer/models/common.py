@@ -1,0 +1,17 @@
+"""What the builders share: the options of a stack of equal blocks."""
+
+from keras_transformer.layers.block_base import serialized
+from keras_transformer.layers.common import clone_initializer, derived_seed
+from keras_transformer.layers.normalization import make_norm
+
+
+def for_block(options, name, seed):
+    """The options for the named one of several blocks: with initializers and a seed of its own, else all were equal."""
+    initializers = {key: clone_initializer(options[key], name) for key in options if key.endswith("_initializer")}
+    return {**options, **initializers, "seed": derived_seed(seed, name), "name": name}
+
+
+def final_norm(options, name):
+    """The norm behind a stack of blocks with these options."""
+    norm, epsilon = serialized(options.get("norm", "layer")), options.get("norm_epsilon", 1e-5)
+    return make_norm(norm, epsilon, name, options["dtype"])

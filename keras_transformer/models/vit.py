@@ -1,0 +1,97 @@
+"""The Vision Transformer.
+
+Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929).
+"""
+
+import keras
+
+from keras_transformer import layers
+from keras_transformer.arguments import check_size
+from keras_transformer.layers.common import check_choice, check_optional_size, derived_seed
+from keras_transformer.layers.patches import grid_of, pair
+from keras_transformer.models.common import final_norm, for_block
+from keras_transformer.models.sizes import sizes_of
+
+# How a sequence of patches becomes one vector: by a token that all of them write to, or by their mean.
+POOLINGS = {"class_token": "first", "mean": "mean"}
+
+
+def vit(
+    size="b16",
+    num_classes=1000,
+    image_size=224,
+    num_channels=3,
+    patch_size=None,
+    num_layers=None,
+    hidden_dim=None,
+    num_heads=None,
+    intermediate_dim=None,
+    dropout=0.0,
+    pooling="class_token",
+    activation="gelu",
+    norm_epsilon=1e-12,
+    seed=None,
+    dtype=None,
+    name="vit",
+    **block_options,
+):
+    """A Vision Transformer as a functional model: patches, a class token, positions, encoder blocks, a head.
+
+    ViT-B/16 with its head of 1000 classes has 86,567,656 parameters. For images of another size see `resize_vit`.
+
+    Args:
+        size: `"ti16"`, `"s16"`, `"s32"`, `"b16"`, `"b32"`, `"l16"`, `"l32"` or `"h14"`. A size that is given
+            replaces the published one. None: all of them are given.
+        num_classes: size of the head; None leaves it off and gives the states of all tokens.
+        image_size: height and width of the images in pixels, a number or a pair: multiples of the patch size.
+        num_channels: of the images.
+        patch_size, num_layers, hidden_dim, num_heads, intermediate_dim: sizes.
+        dropout: after the positions, on the residuals and on the attention probabilities.
+        pooling: `"class_token"`, or `"mean"` of the patches, without such a token.
+        activation: of the feed-forward networks; "gelu" is the exact one, by the error function.
+        norm_epsilon: epsilon of all norms.
+        seed: seed of all dropouts.
+        dtype: dtype or policy of all layers; logits are float32.
+        **block_options: further arguments of `EncoderBlock` (`norm_placement="pre"`, `use_bias`, ...).
+
+    Returns:
+        A `keras.Model` from `images` (B, H, W, C), channels last, to logits (B, num_classes), or to states (B, T, D)
+        with T = H * W / patch area, and 1 more for the class token.
+
+    Example: `logits = keras_transformer.models.vit("ti16", num_classes=10, image_size=64)(images)`
+    """
+    sizes = {"patch_size": patch_size, "num_layers": num_layers, "hidden_dim": hidden_dim}
+    sizes = sizes_of("vit", size, **sizes, num_heads=num_heads, intermediate_dim=intermediate_dim)
+    check_choice(tuple(POOLINGS), pooling=pooling)
+    check_optional_size(num_classes=num_classes)
+    check_size(**{key: value for key, value in sizes.items() if key != "patch_size"}, num_channels=num_channels)
+    patch_size, image_size = pair(patch_size=sizes["patch_size"]), pair(image_size=image_size)
+    rows, columns = grid_of(image_size, patch_size)
+    config = {**sizes, "patch_size": list(patch_size), "image_size": list(image_size), "num_channels": num_channels}
+    config |= {"family": "vit", "num_classes": num_classes, "pooling": pooling, "norm_epsilon": norm_epsilon}
+
+    images = keras.Input((*image_size, num_channels), name="images")
+    x = layers.ModelCard(config, name="model_card")(images)
+    x = layers.PatchEmbedding(patch_size, sizes["hidden_dim"], dtype=dtype, name="patch_embedding")(x)
+    if pooling == "class_token":
+        x = layers.ClassToken(dtype=dtype, name="class_token")(x)
+    options = {"dropout": dropout, "dtype": dtype}
+    x = layers.PositionalEmbedding(
+        None,
+        sizes["hidden_dim"],
+        rows * columns + (pooling == "class_token"),
+        position="learned",
+        position_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        seed=derived_seed(seed, "embedding"),
+        name="embedding",
+        **options,
+    )(x)
+    options |= {"num_heads": sizes["num_heads"], "intermediate_dim": sizes["intermediate_dim"]}
+    options |= {"norm_placement": "pre", "activation": activation, "norm_epsilon": norm_epsilon, **block_options}
+    for i in range(sizes["num_layers"]):
+        x = layers.EncoderBlock(**for_block(options, f"encoder_block_{i}", seed))(x)
+    x = final_norm(options, "encoder_norm")(x)
+    if num_classes is not None:
+        x = layers.SequencePooling(POOLINGS[pooling], dtype=dtype, name="pooling")(x)
+        x = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
+    return keras.Model(images, x, name=name)
