@@ -6,14 +6,20 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.model_card import ModelCard, read_card
 from keras_transformer.layers.normalization import RMSNorm
 from keras_transformer.layers.positional import PositionalEmbedding
+from keras_transformer.layers.recurrent import LastState, Recurrent
+from keras_transformer.layers.recurrent_attention import BahdanauAttention, LuongAttention
 
 __all__ = [
+    "BahdanauAttention",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "LastState",
+    "LuongAttention",
     "ModelCard",
     "MultiHeadAttention",
     "PositionalEmbedding",
     "RMSNorm",
+    "Recurrent",
     "read_card",
 ]

@@ -2,10 +2,11 @@
 
 import warnings
 
+from keras_transformer.models.rnn import rnn
 from keras_transformer.models.transformer import decoder_from_ids, encoder_from_ids, transformer
 
 # Keras warns that a functional model inside another destroys masks. It does not: they pass through its graph. (Setting
 # `supports_masking` on it would write the masks into the outer graph and tie the decoder to the encoder's ids.)
 warnings.filterwarnings("ignore", message=r"Layer '.*' \(of type Functional\) was passed an input with a mask")
 
-__all__ = ["decoder_from_ids", "encoder_from_ids", "transformer"]
+__all__ = ["decoder_from_ids", "encoder_from_ids", "rnn", "transformer"]
