@@ -122,9 +122,9 @@ def rnn(
         )
 
     def recurrent(name, index, **options):
-        rate = dropout if index else 0.0  # the embeddings have theirs
         name = f"{name}_{index}"
-        return Recurrent(hidden_dim, cell, dropout=rate, seed=derived_seed(seed, name), dtype=dtype, name=name, **options)
+        options |= {"dropout": dropout if index else 0.0}  # the embeddings have theirs
+        return Recurrent(hidden_dim, cell, seed=derived_seed(seed, name), dtype=dtype, name=name, **options)
 
     inputs = x = vectors(embedding_dim, dtype, "encoder_inputs")
     for i in range(num_encoder_layers):

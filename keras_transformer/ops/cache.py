@@ -182,7 +182,7 @@ class DecodingScope(Scope):
             return self._given["layers"][slot]
         except KeyError:
             raise ValueError(
-                f"The model reached layer number {slot} with a cache, but there are {len(self._given['layers'])} in it: "
+                f"The model reached its layer number {slot} with a cache, which has {len(self._given['layers'])}: "
                 "the cache belongs to another model, or the model calls other layers than before."
             ) from None
 

@@ -115,6 +115,24 @@ def gpt(pad_token_id=0, position="learned", modern=False, num_layers=2):
     return build
 
 
+def rnn(**options):
+    def build(dtype, dropout):
+        sizes = {"hidden_dim": 8, "dropout": dropout, "dtype": dtype}
+        return kt.models.rnn(VOCABULARY_SIZE, VOCABULARY_SIZE, **sizes, **options)
+
+    return build
+
+
+def recurrent(dtype, dropout):
+    """A decoder-only stack of a recurrent layer and a block."""
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    options = {"dropout": dropout, "dtype": dtype}
+    embedding = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, HIDDEN_DIM, position=None, **options)
+    x = kt.layers.Recurrent(HIDDEN_DIM, "lstm", **options)(embedding(ids))
+    x = kt.layers.DecoderBlock(NUM_HEADS, INTERMEDIATE_DIM, **options)(x)
+    return keras.Model(ids, embedding(x, reverse=True))
+
+
 def encoder(dtype, dropout):
     """An encoder as a Sequential model."""
     blocks = [
@@ -159,6 +177,10 @@ FAMILIES = [
     Family("gpt", gpt()),
     Family("gpt without padding", gpt(pad_token_id=None, position="sinusoidal"), pads=False),
     Family("gpt, grouped heads, gated, rms", gpt(modern=True, position="sinusoidal")),
+    Family("rnn", rnn()),
+    Family("rnn, lstm, luong, two layers", rnn(cell="lstm", attention="luong", num_layers=2, share_embeddings="all")),
+    Family("rnn without attention", rnn(cell="simple", attention=None, bidirectional=False)),
+    Family("recurrent stack", recurrent),
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]
