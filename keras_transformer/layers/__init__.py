@@ -1,4 +1,4 @@
-"""The five layers, and the small ones they are made of."""
+"""The five layers, the small ones they are made of, and the recurrent ones that came before them."""
 
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock

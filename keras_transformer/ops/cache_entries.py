@@ -118,7 +118,7 @@ def recall(entry, positions):
     newest = ops.expand_dims(ops.cast(ops.argmax(before, axis=1), "int32"), -1)
     is_kept = ops.any(before > NOT_A_TOKEN, axis=1, keepdims=True)
     states = [_take(x, newest)[:, 0, 0] for x in _without_positions(entry).values()]
-    return [ops.where(is_kept, x, ops.cast(float("nan"), x.dtype)) for x in states]
+    return [ops.where(is_kept, x, float("nan")) for x in states]
 
 
 def remember(entry, states, positions):
