@@ -1,8 +1,5 @@
 """`kt.models.rnn` against a NumPy loop over tokens: the same weights give the same logits on every backend."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -90,25 +87,12 @@ def test_its_halves_are_the_whole_also_from_a_file(attention, tmp_path):
     assert (card["family"], card["cell"], card["attention"], card["stop_token_id"]) == ("rnn", "lstm", attention, 2)
 
 
-def test_it_loads_in_a_new_process(tmp_path):
-    model = small()
-    model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "expected.npy", predict(model, [SOURCE, TARGET]))
-    script = (
-        "import sys, keras, numpy as np, keras_transformer\n"
-        "model = keras.models.load_model(sys.argv[1] + '/model.keras')\n"
-        f"logits = keras.ops.convert_to_numpy(model([np.array({SOURCE.tolist()}), np.array({TARGET.tolist()})]))\n"
-        "np.testing.assert_allclose(logits, np.load(sys.argv[1] + '/expected.npy'), atol=1e-5)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
-
-
 def test_it_learns_to_copy():
-    source = np.random.default_rng(0).integers(3, 8, (640, 4))
+    source = np.random.default_rng(0).integers(3, 8, (640, 3))
     target = np.concatenate([np.full((640, 1), 1), source], axis=1)
     model = small(hidden_dim=32, share_embeddings="all", source_vocabulary_size=8, target_vocabulary_size=8, dropout=0)
-    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit([source, target[:, :-1]], source, epochs=3, batch_size=16, verbose=0).history["loss"]
+    model.compile(keras.optimizers.Adam(0.03), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit([source, target[:, :-1]], source, epochs=3, batch_size=32, verbose=0).history["loss"]
     assert history[-1] < 0.75 * np.log(5)  # log(5) is the best without the source
 
 
