@@ -162,13 +162,14 @@ class DecodingScope(Scope):
             The outputs and the last states.
         """
         self._fold(mask)
-        slot = self._next_slot()
-        positions = self._fed_positions
+        slot, positions = self._next_slot(), self.positions
+        is_token = self._fed_positions > NOT_A_TOKEN
         if mask is not None:
-            positions = ops.where(ops.cast(mask, "bool"), positions, NOT_A_TOKEN)
+            is_token = ops.logical_and(is_token, ops.cast(mask, "bool"))
         entry = entries.first_state(start(), self._spare) if self._given is None else self._entry(slot)
         all_of_them = positions.shape[1] <= entries.num_slots(entry)  # else those that may be returned to come later
-        outputs, states = run(entries.recall(entry, positions), positions > NOT_A_TOKEN, all_of_them)
+        outputs, states = run(entries.recall(entry, positions), is_token, all_of_them)
+        # A token that the model masks has a position, behind which the state is what it was before it.
         self._layers[slot] = entries.remember(entry, states, positions)
         return outputs, [x[:, -1] for x in states]
 

@@ -23,22 +23,22 @@ START, STOP = 1, 2
 
 
 @functools.cache
-def writer(cell="lstm", seed=0, pad_token_id=None):
+def writer(pad_token_id=None):
     """A decoder-only stack by hand: recurrent layers around a block that attends."""
     ids = keras.Input((None,), dtype="int32")
     table = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 12, position=None, pad_token_id=pad_token_id)
-    x = kt.layers.Recurrent(12, cell, dropout=0.1)(table(ids))
+    x = kt.layers.Recurrent(12, "lstm", dropout=0.1)(table(ids))
     x = kt.layers.Recurrent(12, "gru")(kt.layers.DecoderBlock(2, 16)(x))
     model = keras.Model(ids, table(x, reverse=True))
-    reference.randomize(model, seed, stddev=0.5)
+    reference.randomize(model, stddev=0.5)
     return model
 
 
 @functools.cache
-def translator(cell="gru", attention="bahdanau", seed=0, num_layers=1):
+def translator(cell="gru", attention="bahdanau", num_layers=1):
     options = {"hidden_dim": 10, "start_token_id": START, "stop_token_id": STOP, "num_layers": num_layers}
     model = kt.models.rnn(VOCABULARY_SIZE, VOCABULARY_SIZE, cell=cell, attention=attention, **options)
-    reference.randomize(model, seed, stddev=0.5)
+    reference.randomize(model, stddev=0.5)
     return model
 
 
@@ -50,11 +50,10 @@ KINDS = {
 
 
 class TestGreedy:
-    @pytest.mark.parametrize("cell", ["lstm", "simple"])
-    def test_a_stack_by_hand(self, cell):
+    def test_a_stack_by_hand(self):
         """Long enough for the cache to grow and for PyTorch to replay its steps; rows of different lengths."""
-        texts = kt.generate(writer(cell), PROMPTS, 60)
-        assert_greedy(writer(cell), PROMPTS, texts, 60)
+        texts = kt.generate(writer(), PROMPTS, 60)
+        assert_greedy(writer(), PROMPTS, texts, 60)
 
     @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
     def test_an_encoder_decoder(self, options):
@@ -86,19 +85,18 @@ class TestGreedy:
 
 
 WAYS = {
-    "sampling": {"sampler": "sample", "seed": 3, "temperature": 0.8, "top_p": 0.9},
-    "several samples": {"sampler": "sample", "seed": 3, "num_return_sequences": 3},
-    "beams": {"num_beams": 4, "num_return_sequences": 2, "stop_token_id": [4, 9]},
-    "groups of beams": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
-    "processors": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
-    "contrastive": {"penalty_alpha": 0.4, "top_k": 3},
-    "lookup": {"prompt_lookup_num_tokens": 3},
-    "speculative sampling": {"sampler": "sample", "seed": 3, "prompt_lookup_num_tokens": 2},
+    "nucleus": ("writer", {"sampler": "sample", "seed": 3, "temperature": 0.8, "top_p": 0.9}),
+    "beams": ("writer", {"num_beams": 4, "num_return_sequences": 2, "stop_token_id": [4, 9]}),
+    "contrastive": ("writer", {"penalty_alpha": 0.4, "top_k": 3}),
+    "lookup": ("writer", {"prompt_lookup_num_tokens": 3}),
+    "several samples": ("translator", {"sampler": "sample", "seed": 3, "num_return_sequences": 3}),
+    "groups of beams": ("translator", {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}),
+    "speculative": ("translator", {"sampler": "sample", "seed": 3, "prompt_lookup_num_tokens": 2}),
+    "processors": ("translator", {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}),
 }
 
 
-@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("kind", ["writer", "translator"])
+@pytest.mark.parametrize("kind, options", WAYS.values(), ids=WAYS)
 def test_every_way_to_write_gives_what_the_full_forward_gives(kind, options):
     model, inputs = (writer(), PROMPTS) if kind == "writer" else (translator("lstm", "luong", num_layers=2), SOURCES)
     expected = kt.generate(model, inputs, 14, cache=False, **options)
@@ -108,12 +106,11 @@ def test_every_way_to_write_gives_what_the_full_forward_gives(kind, options):
 class TestSpeculative:
     """A state cannot be rewound: so many are kept as tokens may be taken back."""
 
-    @pytest.mark.parametrize("num_drafts", [1, 4])
-    def test_recurrent_models_draft_for_each_other(self, num_drafts):
+    def test_recurrent_models_draft_for_each_other(self):
         model, expected = writer(), kt.generate(writer(), PROMPTS, 60)
         draft = keras.models.clone_model(model)
         draft.set_weights([w + 0.02 * np.random.default_rng(0).normal(size=w.shape) for w in model.get_weights()])
-        options = {"assistant_model": draft, "num_assistant_tokens": num_drafts}
+        options = {"assistant_model": draft, "num_assistant_tokens": 3}
         found = kt.generate(model, PROMPTS, 60, return_dict=True, **options)
         assert (found["token_ids"] == expected).all()
         assert 0.05 < found["num_accepted_tokens"].mean() / 60 < 0.95
@@ -171,7 +168,6 @@ def test_prefixes_and_streams(kind):
     for _ in range(2):
         begun = [[] for _ in inputs]
         found = kt.generate(model, begun, 12, prefix=prefix, stop_token_id=[])
-        assert (found[:, -12:] == _new(expected, inputs, kind)).all() or kind == "writer"
         assert [row.tolist() for row in _new(found, inputs, kind)] == [r.tolist() for r in _new(expected, inputs, kind)]
     pieces = list(kt.stream(model, inputs, 12, stop_token_id=[], chunk_size=5))
     streamed = [sum((piece[i] for piece in pieces), []) for i in range(len(inputs))]
