@@ -1,6 +1,7 @@
-"""Train a Transformer to translate, on a CPU, in minutes: see its score, its translations and where it looked.
+"""Train a Transformer, or an RNN, to translate, on a CPU, in minutes: its score, its translations, where it looked.
 
     python examples/translation.py [--language ja]    # phrases in German (or Japanese, ...), made on the spot
+    python examples/translation.py --model rnn --cell lstm --attention luong    # what came before the Transformer
     python examples/translation.py --tsv train.tsv --valid valid.tsv --test test.tsv --minutes 20
     python examples/translation.py --tfds ted_hrlr_translate/pt_to_en    # a corpus of TensorFlow Datasets
     python examples/translation.py --translate "in 3 days"               # by the model saved last
@@ -16,6 +17,8 @@ import os
 import shlex
 import sys
 from pathlib import Path
+
+from families import FAMILIES, build
 
 DEFAULTS = {  # option: (for the phrases, for other text)
     "vocabulary_size": (500, 8000),
@@ -41,9 +44,12 @@ def parse_arguments(argv=None):
     parser.add_argument("--valid", metavar="FILE", help="as --tsv; without it a part of that is held out")
     parser.add_argument("--test", metavar="FILE", help="as --tsv; without it a part of that is held out")
     parser.add_argument("--language", metavar="CODE", help="of the targets (default for the phrases: de)")
-    parser.add_argument("--translate", metavar="TEXT", nargs="+", help="translate with --model, and leave")
+    parser.add_argument("--translate", metavar="TEXT", nargs="+", help="translate with --saved, and leave")
     parser.add_argument("--evaluate", metavar="FILE.keras", type=Path, help="score a saved model, and leave")
-    parser.add_argument("--model", metavar="FILE.keras", type=Path, help="default: translator.keras in --output")
+    parser.add_argument("--saved", metavar="FILE.keras", type=Path, help="default: translator.keras in --output")
+    parser.add_argument("--model", choices=FAMILIES, default="transformer", help="what to train; default: transformer")
+    parser.add_argument("--attention", choices=("bahdanau", "luong", "none"), default="bahdanau", help="of --model rnn")
+    parser.add_argument("--cell", choices=("gru", "lstm", "simple"), default="gru", help="of --model rnn")
     parser.add_argument("--output", metavar="DIR", type=Path, default=Path("outputs"), help="default: outputs")
     parser.add_argument("--backend", choices=("tensorflow", "jax", "torch"), help="default: as Keras is set up")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches, not of what is held out")
@@ -58,7 +64,7 @@ def parse_arguments(argv=None):
     for name, values in (DEFAULTS | (BUDGET if args.epochs is args.minutes is None else {})).items():
         if getattr(args, name) is None:
             setattr(args, name, values[bool(args.tsv or args.tfds)])
-    args.model = args.model or args.output / "translator.keras"
+    args.saved = args.saved or args.output / "translator.keras"
     return args
 
 
@@ -112,23 +118,6 @@ def batches(pairs, tokenizer, args):
     return kt.data.BucketedPairs(*sides, batch_tokens=args.batch_tokens, max_length=args.max_length, seed=args.seed)
 
 
-def build(tokenizer, args):
-    model = kt.models.transformer(
-        source_vocabulary_size=tokenizer.vocabulary_size,
-        target_vocabulary_size=tokenizer.vocabulary_size,
-        num_layers=args.layers,
-        num_heads=args.heads,
-        hidden_dim=args.hidden_dim,
-        intermediate_dim=args.intermediate_dim,
-        dropout=args.dropout,
-        share_embeddings="all",
-        norm_placement="pre",
-        start_token_id=tokenizer.start_token_id,
-        stop_token_id=tokenizer.stop_token_id,
-    )
-    return compile_model(model, args)
-
-
 def compile_model(model, args):
     # For the matrices of the feed-forward networks, and Adam for all else: learns more per minute than Adam alone.
     optimizer = keras.optimizers.Muon(args.learning_rate, adam_beta_2=0.98)
@@ -155,12 +144,12 @@ def train(args):
         print(*(part.summary() for part in (train, valid, test)), sep="\n")
         tokenizer = kt.data.train_tokenizer(train.sources + train.targets, args.vocabulary_size)
         train_batches, valid_batches = (batches(part, tokenizer, args) for part in (train, valid))
-        model = build(tokenizer, args)
+        model = compile_model(build(tokenizer, args), args)
         steps = args.epochs and math.ceil(args.epochs * len(train_batches))
         budget = kt.training.Budget(args.learning_rate, args.warmup_steps, steps, args.minutes and args.minutes * 60)
         args.output.mkdir(parents=True, exist_ok=True)
     print(f"in batches: {train_batches.summary()}; {tokenizer.vocabulary_size:,} pieces")
-    print(f"{model.count_params():,} parameters, on {keras.backend.backend()}\n", flush=True)
+    print(f"{args.model}: {model.count_params():,} parameters, on {keras.backend.backend()}\n", flush=True)
     until = {"epochs": math.ceil(args.epochs or 1000), "callbacks": [budget, kt.training.StopOnInterrupt()]}
     verbose = 1 if sys.stdout.isatty() else 2
     history = model.fit(train_batches, validation_data=valid_batches, verbose=verbose, **until)
@@ -173,10 +162,13 @@ def train(args):
     for sample in samples:
         print("\n  source       {}\n  translation  {}\n  reference    {}".format(*sample))
     source, translation, _ = max(samples, key=lambda sample: len(sample[0]))
-    kt.inspect.plot_cross_attention(model, tokenizer, source, translation, args.output / "attention.png")
-    kt.inspect.plot_history(history, args.output / "history.png")
-    print(f"\nwritten: {path} (and its tokenizer.json), {args.output}/history.png, {args.output}/attention.png")
-    print("again:", shlex.join([sys.executable, sys.argv[0], "--model", str(path), "--translate", source]))
+    pictures = [args.output / "history.png"]
+    kt.inspect.plot_history(history, pictures[0])
+    if args.model != "rnn" or args.attention != "none":
+        pictures.append(args.output / "attention.png")
+        kt.inspect.plot_cross_attention(model, tokenizer, source, translation, pictures[1])
+    print(f"\nwritten: {path} (and its tokenizer.json), {', '.join(map(str, pictures))}")
+    print("again:", shlex.join([sys.executable, sys.argv[0], "--saved", str(path), "--translate", source]))
     print("again:", shlex.join([sys.executable, *sys.argv, "--evaluate", str(path)]))
 
 
@@ -185,9 +177,9 @@ def main(args):
     if not (args.translate or args.evaluate):
         return train(args)
     with one_line_errors():
-        model, tokenizer = kt.data.load_text_model(args.evaluate or args.model)
+        model, tokenizer = kt.data.load_text_model(args.evaluate or args.saved)
         if len(model.inputs) != 2:
-            raise ValueError(f"{args.evaluate or args.model} is no translator: {len(model.inputs)} input instead of 2")
+            raise ValueError(f"{args.evaluate or args.saved} is no translator: {len(model.inputs)} input instead of 2")
         if args.translate:
             print(*kt.generate(model, args.translate, max_new_tokens=args.max_length, tokenizer=tokenizer), sep="\n")
         else:

@@ -11,6 +11,7 @@ from keras_transformer.layers import (
     MultiHeadAttention,
     Pooler,
     PositionalEmbedding,
+    Recurrent,
     Rotary,
     SequencePooling,
 )
@@ -20,6 +21,7 @@ from keras_transformer.models import decoder_from_ids, encoder_from_ids
 # Keras' own layers that treat each position alone, unless they are told otherwise: a cache changes nothing for them.
 POSITION_WISE = frozenset(
     "InputLayer Embedding ReversibleEmbedding Dense Dropout Activation ReLU LeakyReLU PReLU ELU Softmax "
+    "GRUCell LSTMCell SimpleRNNCell "  # one step, whose state `Recurrent` keeps
     "LayerNormalization RMSNormalization UnitNormalization Add Subtract Multiply Average Maximum Minimum Identity "
     "Rescaling GaussianNoise GaussianDropout AlphaDropout ActivityRegularization Masking".split()
 )
@@ -37,6 +39,8 @@ def walk(layer):
         children = [layer.self_attention, getattr(layer, "cross_attention", None), layer.feed_forward]
         residuals = [part for part in vars(layer).values() if isinstance(part, Residual)]
         children += [norm for residual in residuals for norm in residual.norms.values()]
+    if isinstance(layer, Recurrent):
+        children = [layer.cell]  # it may be the user's own
     for child in children:
         if child is not None:
             yield child

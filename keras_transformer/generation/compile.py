@@ -1,6 +1,7 @@
 """What differs between the backends when a function of a model is compiled; the only file that asks for them."""
 
 import collections
+import operator
 
 import keras
 
@@ -159,6 +160,8 @@ def _without_constant_steps(graph_module):
 
 
 def _is_constant(node, values):
+    if node.target is operator.getitem:  # one of an operation's several results
+        return node.args[0] in values
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.is_mutable or not all(source in values for source in node.all_input_nodes):
         return False

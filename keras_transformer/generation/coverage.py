@@ -8,7 +8,7 @@ Source: Wu et al. 2016, equation 14 (https://arxiv.org/abs/1609.08144).
 from keras import ops
 
 from keras_transformer.generation.decoders import CachedEncoderDecoder
-from keras_transformer.ops.cache_entries import is_frozen
+from keras_transformer.ops.cache_entries import is_frozen, is_state
 from keras_transformer.ops.capture import ScoresScope
 
 LEAST = 1e-9  # a source token that got no attention at all counts as this much: its logarithm is finite
@@ -32,11 +32,12 @@ def run(function, *arguments):
     with ScoresScope() as scope:
         logits, state = function(*arguments)
     layers = state["cache"]["layers"]
-    of_decoder = scope.records[-len(layers) :]  # one for each slot of the cache, behind those of an encoder
-    slots = [slot for slot in range(len(layers)) if is_frozen(layers[str(slot)])]
+    attends = [entry for _, entry in sorted(layers.items(), key=lambda item: int(item[0])) if not is_state(entry)]
+    slots = [slot for slot, entry in enumerate(attends) if is_frozen(entry)]
     if not slots:
         raise ValueError("`coverage_penalty` needs cross-attention; the decoder of this model has none.")
-    _, scores = of_decoder[slots[-1]]
+    # One record for each slot of attention, behind those of an encoder.
+    _, scores = scope.records[slots[-1] - len(attends)]
     return logits, state, ops.mean(ops.cast(scores, "float32"), axis=1)
 
 

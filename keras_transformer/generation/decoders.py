@@ -99,7 +99,6 @@ class CachedDecoder:
         return _logits(self.model(token_ids, training=False))
 
     @staticmethod
-    @staticmethod
     def longest(length):
         """What is not seen in the model's layers has no limit."""
         return length

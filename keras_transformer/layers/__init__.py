@@ -1,8 +1,9 @@
-"""The five layers, and the small ones they are made of."""
+"""The five layers, the small ones they are made of, and the recurrent ones that came before them."""
 
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.last_state import LastState
 from keras_transformer.layers.mixture_of_experts import MixtureOfExperts
 from keras_transformer.layers.model_card import ModelCard, read_card
 from keras_transformer.layers.normalization import RMSNorm
@@ -10,15 +11,20 @@ from keras_transformer.layers.patches import ClassToken, PatchEmbedding
 from keras_transformer.layers.pooling import Pooler, SequencePooling
 from keras_transformer.layers.position_bias import AlibiBias, RelativePositionBias
 from keras_transformer.layers.positional import PositionalEmbedding
+from keras_transformer.layers.recurrent import Recurrent
+from keras_transformer.layers.recurrent_attention import BahdanauAttention, LuongAttention
 from keras_transformer.layers.rotary import Rotary
 from keras_transformer.layers.segment_embedding import SegmentEmbedding
 
 __all__ = [
     "AlibiBias",
+    "BahdanauAttention",
     "ClassToken",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "LastState",
+    "LuongAttention",
     "MixtureOfExperts",
     "ModelCard",
     "MultiHeadAttention",
@@ -26,6 +32,7 @@ __all__ = [
     "Pooler",
     "PositionalEmbedding",
     "RMSNorm",
+    "Recurrent",
     "RelativePositionBias",
     "Rotary",
     "SegmentEmbedding",

@@ -6,9 +6,10 @@ Source: Vaswani et al. 2017, "Attention Is All You Need" (https://arxiv.org/abs/
 import keras
 
 from keras_transformer.arguments import check_size
-from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding
-from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed
+from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
+from keras_transformer.layers.common import derived_seed
 from keras_transformer.models.common import final_norm, for_block
+from keras_transformer.models.encoder_decoder import check_vocabularies, encoder_decoder, pair, vectors
 
 # With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
 NEEDS_FINAL_NORM = ("pre", "sandwich", "output")
@@ -79,21 +80,20 @@ def transformer(
     logits = model({"encoder_token_ids": source, "decoder_token_ids": target})
     ```
     """
-    check_choice(("all", "target", None), share_embeddings=share_embeddings)
-    check_size(source_vocabulary_size=source_vocabulary_size, target_vocabulary_size=target_vocabulary_size)
+    check_vocabularies(
+        source_vocabulary_size,
+        target_vocabulary_size,
+        share_embeddings,
+        start_token_id=start_token_id,
+        stop_token_id=stop_token_id,
+    )
     check_size(hidden_dim=hidden_dim, num_heads=num_heads, intermediate_dim=intermediate_dim)
-    check_token_ids(target_vocabulary_size, start_token_id=start_token_id, stop_token_id=stop_token_id)
-    if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
-        raise ValueError(
-            'share_embeddings="all" needs one vocabulary for both sides. Received: '
-            f"source_vocabulary_size={source_vocabulary_size}, target_vocabulary_size={target_vocabulary_size}"
-        )
     if "key_dim" not in block_options and hidden_dim % num_heads:
         raise ValueError(
             "`hidden_dim` must be a multiple of `num_heads` when `key_dim` is not given. "
             f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
         )
-    num_encoder_layers, num_decoder_layers = _pair(num_layers)
+    num_encoder_layers, num_decoder_layers = pair(num_layers)
     config = {
         "family": "transformer",
         "source_vocabulary_size": source_vocabulary_size,
@@ -136,37 +136,13 @@ def transformer(
         "dtype": dtype,
         **block_options,
     }
-    if share_embeddings == "all":
-        source_embedding = target_embedding = embedding(target_vocabulary_size, "embedding")
-    else:
-        source_embedding = embedding(source_vocabulary_size, "source_embedding")
-        target_embedding = embedding(target_vocabulary_size, "target_embedding")
-
-    encoder_token_ids = keras.Input((None,), dtype="int32", name="encoder_token_ids")
-    decoder_token_ids = keras.Input((None,), dtype="int32", name="decoder_token_ids")
-    source = source_embedding(ModelCard(config, name="model_card")(encoder_token_ids))
-    target = target_embedding(decoder_token_ids)
-    states = _encoder(num_encoder_layers, hidden_dim, block, seed)(source)
-    hidden = _decoder(num_decoder_layers, hidden_dim, block, seed)([target, states])
-    if share_embeddings is None:
-        logits = keras.layers.Dense(target_vocabulary_size, use_bias=False, dtype="float32", name="logits")(hidden)
-    else:
-        logits = target_embedding(hidden, reverse=True)
-    # Given as a list, Keras takes them by name as well; given as a dict, by name only.
-    return keras.Model([encoder_token_ids, decoder_token_ids], logits, name=name)
-
-
-def _pair(num_layers):
-    pair = tuple(num_layers) if isinstance(num_layers, (list, tuple)) else (num_layers, num_layers)
-    if len(pair) != 2:
-        raise ValueError(f"`num_layers` must be a number or a pair of them. Received: num_layers={num_layers}")
-    for number in pair:
-        check_size(num_layers=number)
-    return pair
+    encoder = _encoder(num_encoder_layers, hidden_dim, block, seed)
+    decoder = _decoder(num_decoder_layers, hidden_dim, block, seed)
+    return encoder_decoder(config, embedding, encoder, decoder, name)
 
 
 def _encoder(num_layers, hidden_dim, block, seed):
-    inputs = x = _vectors(hidden_dim, block, "encoder_inputs")
+    inputs = x = vectors(hidden_dim, block["dtype"], "encoder_inputs")
     for i in range(num_layers):
         name = f"encoder_block_{i}"
         x = EncoderBlock(**for_block(block, name, seed))(x)
@@ -175,19 +151,13 @@ def _encoder(num_layers, hidden_dim, block, seed):
 
 
 def _decoder(num_layers, hidden_dim, block, seed):
-    inputs = x = _vectors(hidden_dim, block, "decoder_inputs")
-    states = _vectors(hidden_dim, block, "encoder_states")
+    inputs = x = vectors(hidden_dim, block["dtype"], "decoder_inputs")
+    states = vectors(hidden_dim, block["dtype"], "encoder_states")
     for i in range(num_layers):
         name = f"decoder_block_{i}"
         x = DecoderBlock(**for_block(block, name, seed))(x, states)
     x = _final_norm(x, block, "decoder_norm")
     return keras.Model([inputs, states], x, name="decoder")
-
-
-def _vectors(hidden_dim, block, name):
-    # In the dtype that they come in: a nested model that has to cast its inputs loses their masks.
-    dtype = keras.dtype_policies.get(block["dtype"]).compute_dtype
-    return keras.Input((None, hidden_dim), dtype=dtype, name=name)
 
 
 def _final_norm(x, block, name):

@@ -14,12 +14,13 @@ A cache is a plain nested dict of tensors, made and updated by pure functions:
      "positions": (B, S)  int32, the position of the token in each slot; -1 where there is none,
      "layers": {"0": {"key": (B, K, S, H), "value": (B, K, S, H)},                           grows with the text
                 "1": {"key": (B, K, W, H), "value": (B, K, W, H), "positions": (B, W)},      a sliding window
-                "2": {"encoder_key": (B, K, S, H), "encoder_value": (B, K, S, H), "encoder_positions": (B, S)}}}
+                "2": {"encoder_key": (B, K, S, H), "encoder_value": (B, K, S, H), "encoder_positions": (B, S)},
+                "3": {"state_0": (B, 1, W, U), "positions": (B, W)}}}                        a recurrent layer
 
 `cache_entries` says what they are. An `encoder_` entry is frozen: cross-attention projects the encoder's states once.
 Its positions are left out when no state is padding.
 
-Slots are keyed by the order in which the model reaches its attention layers: names and paths are not unique across
+Slots are keyed by the order in which the model reaches these layers: names and paths are not unique across
 nested models. Rows differ in length without a gather: every row writes to the same slot, and what a slot holds for a
 row is said by its position alone.
 """
@@ -43,7 +44,7 @@ class LooksBothWays(ValueError):
 
 
 class DecodingScope(Scope):
-    """Gives the attention layers called inside it their positions and their cache.
+    """Gives the attention and recurrent layers called inside it their positions and their cache.
 
     Args:
         cache: None to start one (prefill), the `cache` of an earlier scope to go on, or False to only supply
@@ -53,7 +54,8 @@ class DecodingScope(Scope):
         encoder_positions: int32 (B, S), needed when a new cache starts and cross-attention has padded keys.
         dtype: "int8" stores the keys and values of a new cache in 8 bits, with one scale for each token and head; None
             stores them as they are.
-        spare: how many of the tokens fed to a new cache may be taken back later: sliding windows keep as many more.
+        spare: how many of the tokens fed to a new cache may be taken back later: sliding windows and recurrent layers
+            keep as many more keys or states.
 
     Raises:
         ValueError: the tokens do not fit into the cache.
@@ -95,6 +97,11 @@ class DecodingScope(Scope):
     def seen_positions(self):
         """Positions (B, S) of all that the tokens fed now may attend to, as `write` returns them without a window."""
         return self._fed_positions if self._given in (None, False) else self.key_positions
+
+    @property
+    def begins(self):
+        """Whether a new cache starts here."""
+        return self._given is None
 
     @property
     def cache(self):
@@ -146,6 +153,31 @@ class DecodingScope(Scope):
         self._layers[slot] = entry
         return entries.thaw(entry)
 
+    def recur(self, start, run, mask=None):
+        """Run a recurrent layer over the tokens fed now, from the state in which the tokens before them left it.
+
+        Args:
+            start: function without arguments that returns the states before the first token, a list of (B, U).
+            run: function of these states, of `is_token`, boolean (B, T), and of whether to return all states: gives
+                the outputs (B, T, U), and the states after every token (B, T, U) or after the last one (B, 1, U). What
+                is no token leaves the state as it is.
+            mask: boolean (B, T), which of the tokens are real.
+
+        Returns:
+            The outputs and the last states.
+        """
+        self._fold(mask)
+        slot, positions = self._next_slot(), self.positions
+        is_token = self._fed_positions > NOT_A_TOKEN
+        if mask is not None:
+            is_token = ops.logical_and(is_token, ops.cast(mask, "bool"))
+        entry = entries.first_state(start(), self._spare) if self._given is None else self._entry(slot)
+        all_of_them = positions.shape[1] <= entries.num_slots(entry)  # else those that may be returned to come later
+        outputs, states = run(entries.recall(entry, positions), is_token, all_of_them)
+        # A token that the model masks has a position, behind which the state is what it was before it.
+        self._layers[slot] = entries.remember(entry, states, positions)
+        return outputs, [x[:, -1] for x in states]
+
     def _next_slot(self):
         slot = str(self._reached)
         self._reached += 1
@@ -156,7 +188,7 @@ class DecodingScope(Scope):
             return self._given["layers"][slot]
         except KeyError:
             raise ValueError(
-                f"The model reached attention layer number {slot}, but the cache has {len(self._given['layers'])}: "
+                f"The model reached its layer number {slot} with a cache, which has {len(self._given['layers'])}: "
                 "the cache belongs to another model, or the model calls other layers than before."
             ) from None
 
@@ -187,9 +219,9 @@ def current_scope():
 
 
 def extend_cache(cache, length, spare=0):
-    """The same cache with room for `length` slots; frozen entries and full windows stay as they are.
+    """The same cache with room for `length` slots; frozen entries, states and full windows stay as they are.
 
-    Windows keep `spare` more tokens from now on: so many may be taken back at once.
+    Windows and recurrent layers keep `spare` more tokens from now on: so many may be taken back at once.
     """
     return {
         "index": cache["index"],

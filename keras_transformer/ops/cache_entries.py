@@ -1,9 +1,10 @@
-"""What a cache keeps for one attention layer, and how new tokens get into it: pure functions of dicts of tensors.
+"""What a cache keeps for one layer, and how new tokens get into it: pure functions of dicts of tensors.
 
     growing   {"key": (B, K, S, H), "value": (B, K, S, H)}            the slots are those of the whole cache
     ring      {..., "positions": (B, W)}                              has slots of its own: the last W tokens of a row
     frozen    {"encoder_key": ..., "encoder_value": ...}              cross-attention, never written again
     int8      {"key": int8, "key_scale": (B, K, S, 1), ...}           how any of them keeps keys and values
+    state     {"state_0": (B, 1, W, U), ..., "positions": (B, W)}     a recurrent layer: the last W states, see `recall`
 
 The heads come before the slots, so that the products of one token with all slots read each head's keys in one piece:
 with the slots first, XLA transposes the whole cache for every token (10 times slower at 8 rows of 1024 slots).
@@ -12,7 +13,7 @@ The slot of a token in a ring is its position modulo the number of slots. So row
 of their own, a token that is fed again overwrites itself, and what has left the window is overwritten first. While the
 cache has less than W slots, so has the ring; its positions have W columns from the start, to know how far it may grow.
 
-Letters: B batch, T new tokens, S slots of the cache, R slots of a ring, K key/value heads, H head dim.
+Letters: B batch, T new tokens, S slots of the cache, R slots of a ring, K key/value heads, H head dim, U units.
 """
 
 from keras import ops
@@ -92,12 +93,49 @@ def roll(old, new, positions, length, window):
         ring = _replace(old, new, positions)
         return ring, {**ring, "positions": _ring_positions(ring)}
     # What was fed and taken back stands at or behind the first new position of its row.
-    first = ops.min(ops.where(positions > NOT_A_TOKEN, positions, LAST_POSITION), axis=1, keepdims=True)
     before = _ring_positions(old)
-    before = ops.where(before < first, before, NOT_A_TOKEN)
+    before = ops.where(before < _first(positions), before, NOT_A_TOKEN)
     seen = {name: ops.concatenate([old[name], x], axis=2) for name, x in new.items()}
     positions = ops.concatenate([before, positions], axis=1)
     return _ring(seen, positions, num_slots(old), old["positions"].shape[1]), {**seen, "positions": positions}
+
+
+def first_state(states, spare):
+    """An entry of the states (B, U) of a recurrent layer before its first token.
+
+    It is a ring: a state cannot be rewound, so that for each token that may be taken back one more is kept. `positions`
+    says of each state at which position the next token stands, 0 for the first one.
+    """
+    entry = {f"state_{i}": ops.expand_dims(x, (1, 2)) for i, x in enumerate(states)}
+    entry = {name: pad_slots(x, 1 + spare) for name, x in entry.items()}
+    nothing_read = ops.zeros((states[0].shape[0], 1), "int32")
+    return {**entry, "positions": pad_slots(nothing_read, 1 + spare, fill=NOT_A_TOKEN, axis=1)}
+
+
+def recall(entry, positions):
+    """The states (B, U) from which tokens at positions (B, T) go on; NaN where more was taken back than was kept."""
+    before = ops.where(entry["positions"] <= _first(positions), entry["positions"], NOT_A_TOKEN)
+    newest = ops.expand_dims(ops.cast(ops.argmax(before, axis=1), "int32"), -1)
+    is_kept = ops.any(before > NOT_A_TOKEN, axis=1, keepdims=True)
+    states = [_take(x, newest)[:, 0, 0] for x in _without_positions(entry).values()]
+    return [ops.where(is_kept, x, float("nan")) for x in states]
+
+
+def remember(entry, states, positions):
+    """The entry after tokens at positions (B, T): states (B, T, U), or (B, 1, U) after the last one alone."""
+    before = ops.where(entry["positions"] <= _first(positions), entry["positions"], NOT_A_TOKEN)
+    if states[0].shape[1] < positions.shape[1]:
+        positions = ops.max(positions, axis=1, keepdims=True)
+    behind = ops.where(positions > NOT_A_TOKEN, positions + 1, NOT_A_TOKEN)
+    kept = _without_positions(entry)
+    new = [ops.expand_dims(ops.cast(x, old.dtype), 1) for x, old in zip(states, kept.values(), strict=True)]
+    seen = {name: ops.concatenate([x, y], axis=2) for (name, x), y in zip(kept.items(), new, strict=True)}
+    return _ring(seen, ops.concatenate([before, behind], axis=1), num_slots(entry), num_slots(entry))
+
+
+def is_state(entry):
+    """Whether an entry is one of a recurrent layer."""
+    return "state_0" in entry
 
 
 def extend(entry, length, spare=0):
@@ -107,15 +145,24 @@ def extend(entry, length, spare=0):
     if "positions" not in entry:
         return {name: pad_slots(x, length) for name, x in entry.items()}
     window = entry["positions"].shape[1] + spare
-    if not spare and min(length, window) <= num_slots(entry):
+    room = window if is_state(entry) else min(length, window)
+    if not spare and room <= num_slots(entry):
         return entry
-    kept = {name: x for name, x in entry.items() if name != "positions"}
-    return _ring(kept, _ring_positions(entry), min(length, window), window)
+    return _ring(_without_positions(entry), _ring_positions(entry), room, window)
 
 
 def num_slots(entry):
-    """How many tokens the entry has room for."""
-    return entry["key"].shape[2]
+    """How many tokens, or states, the entry has room for."""
+    return entry["state_0" if is_state(entry) else "key"].shape[2]
+
+
+def _without_positions(entry):
+    return {name: x for name, x in entry.items() if name != "positions"}
+
+
+def _first(positions):
+    """The first of the new positions (B, T) of each row: (B, 1)."""
+    return ops.min(ops.where(positions > NOT_A_TOKEN, positions, LAST_POSITION), axis=1, keepdims=True)
 
 
 def _ring_positions(ring):

@@ -46,8 +46,8 @@ def check(model, inputs=None, causal=None, tolerance=1e-4):
 
     Returns:
         dict from the name of each invariant to the largest difference seen, or to the reason (a str) why it was not
-        tried: a classifier has no output for each token, an encoder looks both ways, recurrence keeps no cache.
-        None of these is a fault: `generate` decodes by the full forward what has no cache.
+        tried: a classifier has no output for each token, an encoder looks both ways, Keras' own recurrent layers keep
+        no cache. None of these is a fault: `generate` decodes by the full forward what has no cache.
 
     Raises:
         InvariantError: (a `ValueError`) with the name of the invariant.

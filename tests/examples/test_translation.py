@@ -96,6 +96,23 @@ def test_evaluation_needs_only_a_test_file(trained, capsys, tmp_path):
     assert f"translating {test}: 3 pairs, header en -> de" in printed and "(char)" in printed
 
 
+@pytest.mark.parametrize("attention", ["luong", "none"])
+def test_a_recurrent_model_is_trained_saved_and_read_back(attention, capsys, tmp_path):
+    tsv, output = write_tsv(tmp_path / "train.tsv"), tmp_path / "outputs"
+    options = ["--model", "rnn", "--cell", "lstm", "--attention", attention, *TINY]
+    call("--tsv", tsv, "--output", output, "--epochs", 1, *options)
+    printed = capsys.readouterr().out
+    assert re.search(r"^rnn: [\d,]+ parameters", printed, re.MULTILINE)
+    looks = attention != "none"
+    assert sorted(path.name for path in output.iterdir()) == FILES[not looks :]
+    assert ("attention.png" in printed) == looks
+    card = kt.layers.read_card(keras.models.load_model(output / "translator.keras"))
+    assert (card["family"], card["cell"], card["attention"]) == ("rnn", "lstm", "luong" if looks else None)
+    source, translated = re.search(r"^  source       (.*)\n  translation  (.*)$", printed, re.MULTILINE).groups()
+    call("--output", output, "--max-length", 16, "--translate", source)
+    assert capsys.readouterr().out == f"{translated}\n"
+
+
 def test_ctrl_c_saves_what_there_is(monkeypatch, capsys, tmp_path):
     class InterruptedBudget(translation.kt.training.Budget):
         def on_train_batch_end(self, batch, logs=None):
@@ -170,7 +187,7 @@ def test_defaults_follow_the_text_and_the_budget():
     assert (args.hidden_dim, args.vocabulary_size) == (128, 500) and args.epochs and args.minutes
     args = translation.parse_arguments(["--tsv", "a.tsv", "--heads", "8", "--output", "there"])
     assert (args.hidden_dim, args.heads, args.epochs, args.minutes) == (192, 8, None, 20.0)
-    assert args.model == Path("there/translator.keras")
+    assert args.saved == Path("there/translator.keras")
     args = translation.parse_arguments(["--epochs", "0.5"])
     assert (args.epochs, args.minutes) == (0.5, None)
     args = translation.parse_arguments(["--minutes", "0.5"])
@@ -185,6 +202,8 @@ def test_defaults_follow_the_text_and_the_budget():
         (["--translate", ""], "--translate needs text"),
         (["--translate", "in 3 days", " \t"], "--translate needs text"),
         (["--backend", "theano"], "invalid choice: 'theano'"),
+        (["--model", "cnn"], "invalid choice: 'cnn'"),
+        (["--attention", "dot"], "invalid choice: 'dot'"),
         (["--epochs", "many"], "invalid float value: 'many'"),
     ],
 )
@@ -209,8 +228,8 @@ def test_impossible_options(options, message, capsys):
         (["--language", "xx"], r"language='xx' is not a code that Babel knows"),
         (["--language", "en"], r"language='en' must be a language other than English"),
         (["--tfds", "ted_hrlr_translate/pt_to_en"], r"ted_hrlr_translate/pt_to_en.*could not be .*downloaded.*offline"),
-        (["--model", "{folder}/no.keras", "--translate", "in 3 days"], r"Cannot read a model from .*no.keras"),
-        (["--model", "{folder}/bad.keras", "--translate", "in 3 days"], r"Cannot read a model from .*bad.keras"),
+        (["--saved", "{folder}/no.keras", "--translate", "in 3 days"], r"Cannot read a model from .*no.keras"),
+        (["--saved", "{folder}/bad.keras", "--translate", "in 3 days"], r"Cannot read a model from .*bad.keras"),
         (["--evaluate", "{folder}/bad.keras"], r"Cannot read a model from .*bad.keras"),
     ],
 )
@@ -235,7 +254,7 @@ def test_a_model_of_one_text_is_no_translator(tmp_path):
     model = keras.Model(inputs, logits(logits(inputs), reverse=True))
     kt.data.save_text_model(model, tokenizer, tmp_path / "writer.keras")
     with pytest.raises(SystemExit, match=r"error: .*writer.keras is no translator: 1 input instead of 2"):
-        call("--model", tmp_path / "writer.keras", "--translate", "in 3 days")
+        call("--saved", tmp_path / "writer.keras", "--translate", "in 3 days")
 
 
 def test_tfds_that_is_not_installed(monkeypatch):

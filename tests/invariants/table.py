@@ -166,6 +166,24 @@ def experts(dtype, dropout):
     return kt.layers.DecoderBlock(NUM_HEADS, None, dropout, "pre", feed_forward=mixture, dtype=dtype)
 
 
+def rnn(**options):
+    def build(dtype, dropout):
+        sizes = {"hidden_dim": 8, "dropout": dropout, "dtype": dtype}
+        return kt.models.rnn(VOCABULARY_SIZE, VOCABULARY_SIZE, **sizes, **options)
+
+    return build
+
+
+def recurrent(dtype, dropout):
+    """A decoder-only stack of a recurrent layer and a block."""
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    options = {"dropout": dropout, "dtype": dtype}
+    embedding = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, HIDDEN_DIM, position=None, **options)
+    x = kt.layers.Recurrent(HIDDEN_DIM, "lstm", **options)(embedding(ids))
+    x = kt.layers.DecoderBlock(NUM_HEADS, INTERMEDIATE_DIM, **options)(x)
+    return keras.Model(ids, embedding(x, reverse=True))
+
+
 def encoder(dtype, dropout):
     """An encoder as a Sequential model."""
     blocks = [
@@ -232,6 +250,10 @@ FAMILIES = [
         pads=False,
     ),
     Family("gpt, experts", stacked(experts)),
+    Family("rnn", rnn()),
+    Family("rnn, lstm, luong, two layers", rnn(cell="lstm", attention="luong", num_layers=2, share_embeddings="all")),
+    Family("rnn without attention", rnn(cell="simple", attention=None, bidirectional=False)),
+    Family("recurrent stack", recurrent),
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]

@@ -67,7 +67,7 @@ def fill_unused_slots(cache):
     unused = np.arange(cache["positions"].shape[1]) >= int(numpy(cache["index"]))
 
     def fill(name, x):
-        return x if name.startswith("encoder") else keras.ops.where(unused[:, None], 1e4, x)
+        return keras.ops.where(unused[:, None], 1e4, x) if name in ("key", "value") else x
 
     layers = {slot: {name: fill(name, x) for name, x in entry.items()} for slot, entry in cache["layers"].items()}
     return {**cache, "layers": layers}
