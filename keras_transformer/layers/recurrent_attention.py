@@ -18,7 +18,7 @@ from keras_transformer.layers.common import (
     register,
 )
 from keras_transformer.layers.key_source import KeySource, find_keys
-from keras_transformer.layers.projections import check_shapes
+from keras_transformer.layers.attention_checks import check_shapes
 from keras_transformer.ops.cache import current_scope
 from keras_transformer.ops.capture import ScoresScope
 from keras_transformer.ops.masks import NOT_A_TOKEN, combine
@@ -74,7 +74,7 @@ class RecurrentAttention(PolicyLayer):
             KeySource(
                 layer=self.path,
                 # one head, whose keys are what is kept while decoding
-                project=lambda: (ops.expand_dims(self.project_key(key), 2), ops.expand_dims(value, 2)),
+                project=lambda positions: (ops.expand_dims(self.project_key(key), 2), ops.expand_dims(value, 2)),
                 length=value.shape[1],
                 mask=combine(value_mask, key_mask),
                 are_queries=are_queries,
