@@ -31,7 +31,7 @@ class MixtureOfExperts(keras.layers.Layer):
 
     What it costs: with capacity, as many products as C * E tokens in one feed-forward network. Without, every token
     goes through every expert, E / k times as many as needed, in one large product without sorting, which is what keeps
-    shapes fixed; where 4 k B T <= E, as for one text that is being written, the weights of the chosen experts alone.
+    shapes fixed. Where 4 k B T <= E, as for one text that is being written, only the chosen experts' weights are read.
 
     Args:
         num_experts: E.
