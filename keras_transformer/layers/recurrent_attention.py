@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_size
+from keras_transformer.layers.attention_checks import check_shapes
 from keras_transformer.layers.common import (
     PolicyLayer,
     check_choice,
@@ -18,7 +19,6 @@ from keras_transformer.layers.common import (
     register,
 )
 from keras_transformer.layers.key_source import KeySource, find_keys
-from keras_transformer.layers.attention_checks import check_shapes
 from keras_transformer.ops.cache import current_scope
 from keras_transformer.ops.capture import ScoresScope
 from keras_transformer.ops.masks import NOT_A_TOKEN, combine

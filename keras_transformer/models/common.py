@@ -1,8 +1,8 @@
 """What the builders share: the options of a stack of equal blocks."""
 
-from keras_transformer.layers.block_base import serialized
 from keras_transformer.layers.common import clone_initializer, derived_seed
 from keras_transformer.layers.normalization import make_norm
+from keras_transformer.layers.ownership import serialized
 
 
 def for_block(options, name, seed):

@@ -1,0 +1,1 @@
+"""Published checkpoints: one declarative table per family, read in both directions."""

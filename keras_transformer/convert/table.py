@@ -1,0 +1,208 @@
+"""Declarative tables between a checkpoint's tensors and a model's variables, read in both directions.
+
+A table is a list of rows (their name, our variable path, reversible change). `{i}` stands for the number of a layer.
+A row takes part if the model has its variables, so one table serves every option of a family; what is missing on
+either side is an error, never a guess.
+
+Letters: D features, N heads, H head dim, C channels, P patch size.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+LAYER = "{i}"
+
+
+class Change(NamedTuple):
+    """How a tensor of theirs becomes a variable of ours: transposed, then given our shape.
+
+    Attributes:
+        inputs: how many axes of ours, from the front, are one axis of theirs; the others are the other one. Negative:
+            counted from the end. None: theirs is flat.
+        transposed: whether theirs has outputs first, as `torch.nn.Linear`.
+        axes: the order of axes of a kernel of a convolution, instead of both.
+    """
+
+    inputs: int | None = None
+    transposed: bool = False
+    axes: tuple | None = None
+
+    def their_shape(self, shape):
+        """The shape of theirs for one of ours."""
+        if self.axes is not None:
+            return tuple(shape[self.axes.index(i)] for i in range(len(shape)))
+        if self.inputs is None:
+            return (int(np.prod(shape)),)
+        pair = int(np.prod(shape[: self.inputs])), int(np.prod(shape[self.inputs :]))
+        return pair[::-1] if self.transposed else pair
+
+    def to_ours(self, theirs, shape):
+        """A tensor of theirs in our shape."""
+        if self.axes is not None:
+            return theirs.transpose(self.axes)
+        return (theirs.T if self.transposed else theirs).reshape(shape)
+
+    def to_theirs(self, ours):
+        """A variable of ours in their shape."""
+        if self.axes is not None:
+            return ours.transpose(np.argsort(self.axes))
+        if not self.transposed:
+            return ours.reshape(self.their_shape(ours.shape))
+        return ours.reshape(self.their_shape(ours.shape)[::-1]).T
+
+
+FLAT = Change()  # biases (N, H), norms (D,)
+TABLE = Change(1)  # embeddings (V, D)
+LINEAR = Change(1, transposed=True)  # (D, F), and into heads (D, N, H)
+FROM_HEADS = Change(-1, transposed=True)  # out of heads (N, H, D)
+CONV1D = Change(1)  # GPT-2 keeps inputs first
+CONV1D_FROM_HEADS = Change(-1)
+PATCHES = Change(axes=(2, 3, 1, 0))  # (D, C, P, P) to (P, P, C, D)
+
+
+class Row(NamedTuple):
+    """A tensor of a checkpoint and the variable, or the variables one behind the other, that it holds.
+
+    Attributes:
+        theirs: its name, with `{i}` for the number of a layer.
+        ours: the path of the variable, or several, fused along `axis` of theirs.
+        change: how it becomes ours.
+        axis: of theirs, along which several lie behind each other.
+    """
+
+    theirs: str
+    ours: str | tuple
+    change: Change = FLAT
+    axis: int = 0
+
+    @property
+    def paths(self):
+        """Our paths, always a tuple."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def at(self, number):
+        """The row of one layer."""
+        return self._replace(
+            theirs=self.theirs.replace(LAYER, number), ours=tuple(x.replace(LAYER, number) for x in self.paths)
+        )
+
+
+def dense(theirs, ours, change=LINEAR):
+    """The rows of a dense layer: its kernel and its bias."""
+    return [Row(f"{theirs}.weight", f"{ours}/kernel", change), Row(f"{theirs}.bias", f"{ours}/bias")]
+
+
+def fused(theirs, ours, change=LINEAR):
+    """The rows of several dense layers with the same input, kept as one."""
+    axis = 0 if change.transposed else 1
+    return [
+        Row(f"{theirs}.weight", tuple(f"{path}/kernel" for path in ours), change, axis),
+        Row(f"{theirs}.bias", tuple(f"{path}/bias" for path in ours)),
+    ]
+
+
+def layer_norm(theirs, ours):
+    """The rows of a layer normalisation."""
+    return [Row(f"{theirs}.weight", f"{ours}/gamma"), Row(f"{theirs}.bias", f"{ours}/beta")]
+
+
+def rms_norm(theirs, ours):
+    """The row of a root mean square normalisation."""
+    return [Row(f"{theirs}.weight", f"{ours}/scale")]
+
+
+def under(theirs, ours, rows):
+    """The rows with something in front of both sides."""
+    return [row._replace(theirs=theirs + row.theirs, ours=tuple(ours + path for path in row.paths)) for row in rows]
+
+
+def match(rows: Sequence[Row], paths):
+    """The rows that a model with these variable paths has, `{i}` filled in.
+
+    Raises:
+        ValueError: a variable is in no row, in two, or a row has only some of its variables.
+    """
+    found, taken = [], {}
+    for row in rows:
+        for number in _numbers(row.paths[0], paths):
+            filled = row.at(number)
+            missing = [path for path in filled.paths if path not in paths]
+            if missing:
+                raise ValueError(f"{filled.theirs} holds {filled.paths}, of which the model lacks {missing}.")
+            for path in filled.paths:
+                if path in taken:
+                    raise ValueError(f"The variable {path} is in two rows: {taken[path]} and {filled.theirs}.")
+                taken[path] = filled.theirs
+            found.append(filled)
+    left = [path for path in paths if path not in taken]
+    if left:
+        raise ValueError(f"The table has no row for these variables: {left}")
+    return found
+
+
+def _numbers(pattern, paths):
+    """What `{i}` may stand for, "" where there is none."""
+    if LAYER not in pattern:
+        return [""] if pattern in paths else []
+    found = (re.fullmatch(re.escape(pattern).replace(re.escape(LAYER), r"(\d+)"), path) for path in paths)
+    return [match[1] for match in found if match]
+
+
+def load(model, tensors, rows, ignored=()):
+    """Give a model's variables the values of a checkpoint's tensors.
+
+    Args:
+        model: a functional model, built.
+        tensors: mapping from name to array.
+        rows: the family's table.
+        ignored: regular expressions of names that need not be used.
+
+    Raises:
+        ValueError: a tensor is missing, of another shape, or used by no row. Nothing is changed then.
+    """
+    variables = {variable.path: variable for variable in model.variables if not _is_seed(variable)}
+    values, unused = {}, set(tensors)
+    for row in match(rows, variables):
+        if row.theirs not in tensors:
+            raise ValueError(f"The checkpoint has no tensor {row.theirs!r}, which holds {', '.join(row.paths)}.")
+        unused.discard(row.theirs)
+        for path, part in zip(row.paths, _parts(row, tensors[row.theirs], variables), strict=True):
+            values[path] = part
+    left = sorted(name for name in unused if not any(re.fullmatch(pattern, name) for pattern in ignored))
+    if left:
+        raise ValueError(f"The model has no place for these tensors: {left}")
+    for path, value in values.items():
+        variables[path].assign(value)
+
+
+def save(model, rows):
+    """A model's variables as a checkpoint's tensors: {their name: array}."""
+    variables = {
+        variable.path: ops.convert_to_numpy(variable) for variable in model.variables if not _is_seed(variable)
+    }
+    tensors = {}
+    for row in match(rows, variables):
+        parts = [row.change.to_theirs(variables[path]) for path in row.paths]
+        tensors[row.theirs] = parts[0] if len(parts) == 1 else np.concatenate(parts, row.axis)
+    return tensors
+
+
+def _parts(row, theirs, variables):
+    """What a row's tensor says for each of its variables, in their shapes."""
+    theirs = np.asarray(theirs)
+    shapes = [tuple(variables[path].shape) for path in row.paths]
+    expected = [row.change.their_shape(shape) for shape in shapes]
+    sizes = [shape[row.axis] for shape in expected]
+    whole = tuple(sum(sizes) if i == row.axis else size for i, size in enumerate(expected[0]))
+    if theirs.shape != whole:
+        raise ValueError(f"The tensor {row.theirs!r} must have shape {whole}. Received: {theirs.shape}")
+    pieces = np.split(theirs, np.cumsum(sizes)[:-1], row.axis)
+    return [row.change.to_ours(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def _is_seed(variable):
+    return variable.path.endswith("seed_generator_state")
