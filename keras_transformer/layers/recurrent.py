@@ -26,6 +26,14 @@ CELLS = {"simple": keras.layers.SimpleRNNCell, "gru": keras.layers.GRUCell, "lst
 
 
 @register
+class Float32Orthogonal(keras.initializers.Orthogonal):
+    """Keras' initializer of recurrent kernels, for weights in 16 bits as well, in which no backend has a QR."""
+
+    def __call__(self, shape, dtype=None):
+        return ops.cast(super().__call__(shape, dtype="float32"), dtype or keras.config.floatx())
+
+
+@register
 class Recurrent(PolicyLayer):
     """A recurrent layer that padding on either side does not change, in one direction or both.
 
@@ -82,8 +90,8 @@ class Recurrent(PolicyLayer):
         self.dropout_layer = keras.layers.Dropout(dropout, seed=self.seed, dtype=self.dtype_policy, name="dropout")
 
     def _named_cell(self):
-        seed = derived_seed(self.seed, "cell")
-        return CELLS[self._cell_name](self.units, seed=seed, dtype=self.dtype_policy, name="cell")
+        options = {"recurrent_initializer": Float32Orthogonal(), "seed": derived_seed(self.seed, "cell")}
+        return CELLS[self._cell_name](self.units, **options, dtype=self.dtype_policy, name="cell")
 
     def _run_of(self, cell, name):
         options = {"return_sequences": True, "return_state": True, "zero_output_for_mask": True}
