@@ -10,7 +10,7 @@ from keras_transformer.arguments import check_size
 from keras_transformer.layers.common import register
 from keras_transformer.ops.cache import current_scope
 from keras_transformer.ops.masks import indices
-from keras_transformer.ops.relative import alibi_slopes, relative_buckets
+from keras_transformer.ops.relative import alibi_slopes, distances, relative_buckets
 
 
 class PositionBias(keras.layers.Layer):
@@ -118,7 +118,7 @@ class RelativePositionBias(PositionBias):
         self.built = True
 
     def between(self, query_positions, key_positions):
-        distance = ops.expand_dims(key_positions, 1) - ops.expand_dims(query_positions, 2)  # (B, T, S)
+        distance = distances(query_positions, key_positions)
         buckets = relative_buckets(distance, self.num_buckets, self.max_distance, self.bidirectional)
         table = ops.cast(ops.convert_to_tensor(self.embeddings), "float32")
         return ops.transpose(ops.take(table, buckets, axis=0), (0, 3, 1, 2))
@@ -148,6 +148,6 @@ class AlibiBias(PositionBias):
     """
 
     def between(self, query_positions, key_positions):
-        distance = ops.expand_dims(key_positions, 1) - ops.expand_dims(query_positions, 2)  # (B, T, S)
+        distance = distances(query_positions, key_positions)
         slopes = ops.convert_to_tensor(alibi_slopes(self.num_heads)[:, None, None])
         return -slopes * ops.cast(ops.expand_dims(ops.abs(distance), 1), "float32")

@@ -2,12 +2,20 @@
 
 Sources: Raffel et al. 2020, "T5", section 2.1 (https://arxiv.org/abs/1910.10683); Press et al. 2022, "ALiBi"
 (https://arxiv.org/abs/2108.12409).
+
+Letters: B batch, T query length, S key length, N heads.
 """
 
 import math
 
 import numpy as np
 from keras import ops
+
+
+def distances(query_positions, key_positions):
+    """Key position - query position, int32 (B, T, S), of positions (B or 1, T) and (B or 1, S)."""
+    queries, keys = (ops.cast(x, "int32") for x in (query_positions, key_positions))
+    return ops.expand_dims(keys, 1) - ops.expand_dims(queries, 2)
 
 
 def relative_buckets(distance, num_buckets=32, max_distance=128, bidirectional=True):

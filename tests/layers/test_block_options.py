@@ -121,15 +121,19 @@ def test_dtypes_of_the_inputs(kind, policy):
     """A block casts x itself: what belongs to the scores stays as it is."""
     options = {"norm_placement": "pre", "parallel": True, "layer_scale": 0.5, "stochastic_depth": 0.1}
     layer = BLOCKS[kind](2, F, dtype=policy, **options)
+    layer.build((None, None, D))
     x = np.round(8 * vectors(B, T, D)) / 8
-    outputs = [layer(x.astype(dtype)) for dtype in ("float64", "float32", "float16")]
-    for output in outputs:
-        assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
-        np.testing.assert_array_equal(*(numpy(keras.ops.cast(y, "float32")) for y in (output, outputs[0])))
-    if kind == "decoder":
-        cross = kt.layers.DecoderBlock(2, F, dtype=policy)
-        output = cross(x.astype("float32"), x.astype("float64"))
-        assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+    cross = kt.layers.DecoderBlock(2, F, dtype=policy)
+    cross.build((None, None, D), (None, None, D))
+
+    def call(*inputs):
+        outputs = [*map(layer, inputs), cross(inputs[1], inputs[0])]
+        assert {keras.backend.standardize_dtype(output.dtype) for output in outputs} == {layer.compute_dtype}
+        return [keras.ops.cast(output, "float32") for output in outputs[:-1]]
+
+    first, *others = run(call, *(x.astype(dtype) for dtype in ("float64", "float32", "float16")))
+    for other in others:
+        np.testing.assert_array_equal(other, first)
 
 
 def test_every_weight_has_a_gradient():
