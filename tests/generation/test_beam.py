@@ -29,8 +29,7 @@ def small(cached):
 
 
 @pytest.mark.filterwarnings("ignore:generate")
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("stop", [(), (3,), (1, 3)], ids=str)
+@pytest.mark.parametrize("cached, stop", [(True, ()), (False, (3,)), (True, (1, 3))], ids=str)
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
 def test_enough_beams_find_the_best_of_all_texts(cached, stop, length_penalty):
     """B22: in exact order, with exact scores; there are more beams than tokens."""
@@ -64,8 +63,7 @@ def test_all_texts_of_four_tokens_in_order(stop, length_penalty):
 
 
 @pytest.mark.filterwarnings("ignore:generate")
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("cached, early_stopping", [(True, True), (False, False), (True, "never"), (False, True)])
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.5, 2.0])
 def test_few_beams_as_by_hand(cached, early_stopping, length_penalty):
     """All rules of stopping; each of several prompts in one batch as by itself."""
@@ -137,18 +135,19 @@ def test_beams_without_a_way_on_are_no_texts(early_stopping):
 
 
 @pytest.mark.parametrize(
-    "options",
+    "kind, options",
     [
-        {"num_beams": 1},
-        {"num_beams": 3},
-        {"num_beams": 4, "length_penalty": 0.6, "early_stopping": True},
-        {"num_beams": 4, "length_penalty": 2.0, "early_stopping": "never"},
-        {"num_beams": 4, "length_penalty": -1.0},
-        {"num_beams": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
+        ("gpt2", {"num_beams": 1}),
+        ("gpt2", {"num_beams": 4, "length_penalty": 0.6, "early_stopping": True}),
+        ("gpt2", {"num_beams": 4, "length_penalty": -1.0}),
+        ("gpt2", {"num_beams": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}),
+        ("marian", {"num_beams": 1}),
+        ("marian", {"num_beams": 3}),
+        ("marian", {"num_beams": 4, "length_penalty": 2.0, "early_stopping": "never"}),
+        ("marian", {"num_beams": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", ["gpt2", "marian"])
 def test_as_transformers(kind, options):
     """Token for token, each row alone there and all in one batch here."""
     theirs, ours = getattr(hf, kind)()

@@ -12,8 +12,7 @@ PROMPT, LENGTH = [2, 4], 4
 
 
 @pytest.mark.filterwarnings("ignore:generate")
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("stop", [(), (3,), (1, 3)], ids=str)
+@pytest.mark.parametrize("cached, stop", [(True, ()), (False, (3,)), (True, (1, 3))], ids=str)
 @pytest.mark.parametrize(
     "options",
     [
