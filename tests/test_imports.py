@@ -28,7 +28,7 @@ RANKS = {
     "convert": 3,
     "training": 3,
     "data": 3,
-    "objectives": 3,
+    "objectives": 4,
     "inspect": 4,
     "testing": 4,
 }
