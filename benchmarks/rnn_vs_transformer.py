@@ -156,8 +156,9 @@ def draw(results, path):
     speed.set(ylabel="microseconds per token", yscale="log")
     copy.set(title=f"Copying the first token, {seconds:.0f} s of training each", ylabel="right answers", ylim=(0, 1.05))
     gradient.set(title="Gradient at the first token, untrained", ylabel="norm", yscale="log")
-    for axes in (speed, copy, gradient):
+    for axes, numbers in ((speed, LENGTHS), (copy, DISTANCES), (gradient, DISTANCES)):
         axes.set_xscale("log", base=2)
+        axes.set_xticks(numbers, numbers)
         axes.legend(fontsize="small")
     for axes in (copy, gradient):
         axes.set_xlabel("distance to the first token, tokens")
