@@ -127,7 +127,7 @@ class DecodingScope(Scope):
                 return *entries.unpack(new), self._fed_positions
             return *entries.unpack(self._layers[slot]), self.key_positions
         window = sliding_window + self._spare
-        self._layers[slot], seen = entries.roll(old, new, self._fed_positions, self._length, window)
+        self._layers[slot], seen = entries.roll(old, new, self._fed_positions, self.positions, self._length, window)
         return *entries.unpack(seen), seen["positions"]
 
     def freeze(self, project, key_mask=None):

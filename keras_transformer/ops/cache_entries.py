@@ -81,20 +81,22 @@ def grow(old, new, index, length):
     return {name: update_slots(x, index, new[name], axis=2) for name, x in old.items()}
 
 
-def roll(old, new, positions, length, window):
+def roll(old, new, positions, fed, length, window):
     """A ring with the new tokens, whose positions are (B, T), and what these see: an entry with `positions`.
+
+    `fed` are the same positions, those of masked tokens included.
 
     One token takes the place of the oldest. Several are attended to together with what was there before them: the
     first ones may need what the last ones overwrite.
     """
     if old is None:
         return _ring(new, positions, min(length, window), window), {**new, "positions": positions}
+    # What was fed and taken back stands at or behind the first new position of its row, be a token there or not.
+    old = {**old, "positions": ops.where(old["positions"] < _first(fed), old["positions"], NOT_A_TOKEN)}
     if positions.shape[1] == 1:
         ring = _replace(old, new, positions)
         return ring, {**ring, "positions": _ring_positions(ring)}
-    # What was fed and taken back stands at or behind the first new position of its row.
     before = _ring_positions(old)
-    before = ops.where(before < _first(positions), before, NOT_A_TOKEN)
     seen = {name: ops.concatenate([old[name], x], axis=2) for name, x in new.items()}
     positions = ops.concatenate([before, positions], axis=1)
     return _ring(seen, positions, num_slots(old), old["positions"].shape[1]), {**seen, "positions": positions}

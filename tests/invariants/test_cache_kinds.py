@@ -141,6 +141,26 @@ class TestSlidingWindow:
                     here += size
                 np.testing.assert_allclose(np.concatenate(outputs, axis=1), expected[:, :here], atol=1e-5)
 
+    @pytest.mark.parametrize("cut", [(1, 1), (2,)], ids=str)
+    def test_a_masked_token_in_the_place_of_one_that_was_taken_back(self, cut):
+        """The window forgets what it had there, although nothing takes its slot."""
+        model, ids = stack(3, pad_token_id=0), random_ids(2, 5)
+        ids[:, 3] = 0
+        expected = predict(model, ids)
+        positions = np.tile(np.arange(5), (2, 1))
+        step = step_of(model, length=10, spare=2)
+        logits, cache = feed(step, ids[:, :3], positions[:, :3])
+        _, cache = feed(step, random_ids(2, 2, seed=1), positions[:, 3:], cache)
+        cache = {**cache, "index": cache["index"] - 2}
+        cache["positions"] = keras.ops.where(keras.ops.arange(10) >= 3, -1, cache["positions"])
+        outputs, here = [logits], 3
+        for size in cut:
+            new, cache = feed(step, ids[:, here : here + size], positions[:, here : here + size], cache)
+            outputs.append(new)
+            here += size
+        found = np.concatenate(outputs, axis=1)
+        np.testing.assert_allclose(found[:, [0, 1, 2, 4]], expected[:, [0, 1, 2, 4]], atol=1e-5)
+
     def test_past_the_end_is_an_error(self):
         model, ids = stack(2), random_ids(1, 4)
         positions = np.arange(4)[None]
