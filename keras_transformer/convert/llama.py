@@ -33,7 +33,9 @@ FIELDS = [
         layer_types="layer_types",
     ),
     Field("rope_parameters.rope_theta", "rotary_base"),
-    Field("model_type", "use_bias", {"qwen2": ("query", "key", "value"), "llama": None, "mistral": None, "qwen3": None}),
+    Field(
+        "model_type", "use_bias", {"qwen2": ("query", "key", "value"), "llama": None, "mistral": None, "qwen3": None}
+    ),
     Field("model_type", "qk_norm", {"qwen3": True, "llama": None, "mistral": None, "qwen2": None}),
     # Which layers slide depends on their number where this is on, so only a list of them says it.
     Field("use_sliding_window", "layer_types", {None: None, False: ("full_attention",)}, unless="layer_types"),

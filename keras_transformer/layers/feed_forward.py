@@ -24,7 +24,8 @@ class FeedForward(PolicyLayer):
 
     Args:
         intermediate_dim: inner size, F.
-        activation: any Keras activation, or "gelu_tanh"; "silu" with `gated=True` is SwiGLU, "gelu" is GEGLU, "sigmoid" is GLU.
+        activation: any Keras activation, or "gelu_tanh"; with `gated=True` "silu" is SwiGLU, "gelu" is GEGLU, "sigmoid"
+            is GLU.
         gated: multiply by an activated gate.
         dropout: rate on the inner activations.
         use_bias: whether the projections have biases.

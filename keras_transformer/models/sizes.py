@@ -121,9 +121,7 @@ SIZES = {
         "gemma2_2b": _llama(256000, 26, 8, 4, 2304, 9216, **_gemma2(2304)),
         "gemma2_9b": _llama(256000, 42, 16, 8, 3584, 14336, **_gemma2(3584)),
         "gemma2_27b": _llama(256000, 46, 32, 16, 4608, 36864, **_gemma2(4608, query_scalar=144, key_dim=128)),
-        "gemma3_1b": _llama(
-            *(262144, 26, 4, 1, 1152, 6912), **_gemma3(1152, sliding_window=512, rotary_scaling=None)
-        ),
+        "gemma3_1b": _llama(*(262144, 26, 4, 1, 1152, 6912), **_gemma3(1152, sliding_window=512, rotary_scaling=None)),
         "gemma3_4b": _llama(262208, 34, 8, 4, 2560, 10240, **_gemma3(2560)),
         "gemma3_12b": _llama(262208, 48, 16, 8, 3840, 15360, **_gemma3(3840)),
         "gemma3_27b": _llama(262208, 62, 32, 16, 5376, 21504, **_gemma3(5376, query_scalar=168, key_dim=128)),

@@ -16,7 +16,7 @@ from keras_transformer.models.sizes import SIZES
 from tests.backend import numpy, predict, weight_gradients
 from tests.generation import hf
 from tests.models import published
-from tests.models.published import CASES, VOCABULARY_SIZE
+from tests.models.published import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 CAUSAL = [name for name, case in CASES.items() if case.is_causal]
@@ -41,7 +41,9 @@ def test_outputs_and_states_equal_transformers(name):
         assert outputs.dtype == "float32" and abs(outputs[real]).max() > 0.3
         np.testing.assert_allclose(outputs[real], expected.logits.numpy()[real], atol=1e-4)
     else:
-        np.testing.assert_allclose(outputs["sequence_output"][real], expected.last_hidden_state.numpy()[real], atol=1e-4)
+        np.testing.assert_allclose(
+            outputs["sequence_output"][real], expected.last_hidden_state.numpy()[real], atol=1e-4
+        )
         np.testing.assert_allclose(outputs["pooled_output"], expected.pooler_output.numpy(), atol=1e-4)
 
 
