@@ -8,8 +8,10 @@ import keras
 from keras_transformer import layers
 from keras_transformer.arguments import check_size
 from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed
-from keras_transformer.models.common import final_norm, for_block
+from keras_transformer.models.common import final_norm, for_block, head_dim
 from keras_transformer.models.sizes import sizes_of
+
+LAYER_TYPES = ("sliding_attention", "full_attention")
 
 
 def llama(
@@ -30,15 +32,15 @@ def llama(
     Args:
         size: a row of the table: `"tiny"`, `"7b"`, `"13b"`, `"70b"` (Llama 2), `"llama3_8b"`, `"mistral_7b"`,
             `"qwen3_0.6b"`, `"gemma2_2b"`, ... (an unknown one is told them all). What is given replaces what the row
-            says. None: there is no row, and the first six of the options must be given.
+            says. None: there is no row, and the first five of the options must be given.
         dropout: after the embedding, on the residuals and on the attention probabilities.
         pad_token_id: the id that is padding; None for none.
         start_token_id, stop_token_id: ids that begin and end a text. Several may end it.
         seed, dtype: of all dropouts; of all layers, whatever it is logits are float32.
         **options: the following (0 or False is without it), and further arguments of `DecoderBlock`.
 
-            vocabulary_size, num_layers, num_heads, num_key_value_heads, hidden_dim, intermediate_dim: sizes.
-            key_dim: size of a head; `hidden_dim / num_heads` by default.
+            vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim: sizes.
+            num_key_value_heads, key_dim: `num_heads` and `hidden_dim / num_heads` by default.
             rotary_base, rotary_scaling: of `Rotary`.
             layer_types: "sliding_attention" or "full_attention" for each layer, repeated as often as needed.
             sliding_window: what layers of the first kind see; without one, everything.
@@ -60,12 +62,17 @@ def llama(
     """
     given = {key: options.pop(key) for key in sizes_of("llama", "7b") if key in options}
     config = sizes_of("llama", size, **given)
+    config = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in config.items()
+    }  # as JSON has it
     vocabulary_size, num_layers, num_heads, hidden_dim = (
         config[key] for key in ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")
     )
     check_size(vocabulary_size=vocabulary_size, num_layers=num_layers, num_heads=num_heads, hidden_dim=hidden_dim)
     ids = {"pad_token_id": pad_token_id, "start_token_id": start_token_id, "stop_token_id": stop_token_id}
     check_token_ids(vocabulary_size, **ids)
+    for kind in config["layer_types"] or [None]:
+        check_choice(LAYER_TYPES, layer_types=kind)
 
     token_ids = keras.Input((None,), dtype="int32", name="token_ids")
     embedding = layers.PositionalEmbedding(
@@ -97,9 +104,7 @@ def llama(
 
 
 def _block(config, number, options):
-    kind = config["layer_types"][number % len(config["layer_types"])]
-    check_choice(("sliding_attention", "full_attention"), layer_types=kind)
-    is_local = kind == "sliding_attention"
+    is_local = config["layer_types"][number % len(config["layer_types"])] == LAYER_TYPES[0]
     rotary = {"base": config["rotary_base"], "scaling": config["rotary_scaling"] or None}
     if is_local and config["local_rotary_base"]:
         rotary = {"base": config["local_rotary_base"]}
@@ -107,7 +112,7 @@ def _block(config, number, options):
     shared |= {"dtype": options["dtype"]}
     attention = layers.MultiHeadAttention(
         config["num_heads"],
-        config["key_dim"] or config["hidden_dim"] // config["num_heads"],
+        config["key_dim"] or head_dim(config["hidden_dim"], config["num_heads"]),
         num_key_value_heads=config["num_key_value_heads"],
         dropout=options["dropout"],
         use_bias=config["use_bias"],

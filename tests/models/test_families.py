@@ -140,6 +140,48 @@ def test_saving(name, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+BUILDERS = {"bert": kt.models.bert, "gpt": kt.models.gpt, "llama": kt.models.llama}
+
+
+@pytest.mark.parametrize(
+    "family, options, words",
+    [
+        ("bert", {"size": "huge"}, ["'huge'", "'base'", "'tiny'"]),
+        ("bert", {"size": None}, ["num_layers", "intermediate_dim"]),
+        ("bert", {"num_heads": 3}, ["num_heads=3", "hidden_dim=128"]),
+        ("bert", {"num_segments": 0}, ["num_segments", "0"]),
+        ("bert", {"pad_token_id": 30522}, ["pad_token_id", "30522"]),
+        ("gpt", {"max_sequence_length": 0}, ["max_sequence_length", "0"]),
+        ("gpt", {"stop_token_id": [1, 50257]}, ["stop_token_id", "50257"]),
+        ("llama", {"size": None, "num_layers": 2}, ["vocabulary_size, num_heads, hidden_dim"]),
+        ("llama", {"num_heads": 3}, ["num_heads=3", "hidden_dim=128"]),
+        ("llama", {"num_heads": 6, "key_dim": 4, "num_key_value_heads": 4}, ["num_heads=6", "num_key_value_heads=4"]),
+        ("llama", {"layer_types": ["local"]}, ["layer_types", "'local'", "'sliding_attention'"]),
+        ("llama", {"layer_types": []}, ["layer_types", "'full_attention'"]),
+        ("llama", {"vocabulary_size": -1}, ["vocabulary_size", "-1"]),
+        ("llama", {"logits_soft_cap": -2.0}, ["cap", "-2.0"]),
+    ],
+)
+def test_refused_arguments(family, options, words):
+    with pytest.raises(ValueError) as error:
+        BUILDERS[family](**{"size": "tiny", **options})
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_what_a_row_says_can_be_taken_back():
+    """0 and False are without it."""
+    sizes = {"num_layers": 2, "hidden_dim": 8, "num_heads": 2, "key_dim": 4, "intermediate_dim": 8}
+    gemma = {"attention_soft_cap": 0, "logits_soft_cap": 0, "sliding_window": 0, "norm_placement": "pre"}
+    model = kt.models.llama("gemma2_2b", vocabulary_size=9, num_key_value_heads=1, **sizes, **gemma)
+    attention = model.get_layer("decoder_block_0").self_attention
+    assert attention.variants.soft_cap is None and attention.sliding_window is None
+    assert "soft_cap" not in [layer.name for layer in model.layers]
+    assert not any("output_norm" in weight.path for weight in model.weights)
+    published = kt.models.llama("gemma2_2b", vocabulary_size=9, num_key_value_heads=1, **sizes)
+    windows = [published.get_layer(f"decoder_block_{i}").self_attention.sliding_window for i in range(2)]
+    assert windows == [4096, None]
+
+
 COUNT = """
 import os, keras, keras_transformer as kt
 from keras_transformer.models.sizes import SIZES
