@@ -7,21 +7,31 @@ class Field(NamedTuple):
     """One entry of a config.
 
     Attributes:
-        theirs: its key.
+        theirs: its key; "a.b" is the entry "b" of the dict "a". None: there is none, and `default` always holds.
         ours: the argument of the builder; None if the builder can only do one thing.
         values: their value -> ours, where they differ; another value is an error. None: the same for both.
         default: their value where the key is missing.
+        power, times: ours is theirs to this power, times this number.
+        unless: a key in whose presence the field says nothing.
     """
 
-    theirs: str
+    theirs: str | None
     ours: str | None
     values: dict | None = None
     default: Any = None
+    power: float = 1
+    times: float = 1
+    unless: str | None = None
 
 
 def same(**names):
     """Fields whose values need no change: `same(hidden_size="hidden_dim")`."""
     return [Field(theirs, ours) for theirs, ours in names.items()]
+
+
+def always(**arguments):
+    """Fields of a builder's arguments that no config mentions: `always(norm_placement="sandwich")`."""
+    return [Field(None, ours, default=value) for ours, value in arguments.items()]
 
 
 def builder_arguments(config, fields):
@@ -36,12 +46,26 @@ def builder_arguments(config, fields):
     """
     arguments = {}
     for field in fields:
-        value = config.get(field.theirs, field.default)
+        if field.unless is not None and _entry(config, field.unless, None) is not None:
+            continue
+        value = _entry(config, field.theirs, field.default)
         if field.values is not None:
             if value not in field.values:
                 known = ", ".join(map(repr, field.values))
                 raise ValueError(f"`{field.theirs}` of the config must be one of {known}. Received: {value!r}")
             value = field.values[value]
+        if (field.power, field.times) != (1, 1) and value is not None:
+            value = value**field.power * field.times
         if field.ours is not None and value is not None:
             arguments[field.ours] = value
     return arguments
+
+
+def _entry(config, path, default):
+    """What stands at "a.b" in nested dicts; the default where it is missing or None on the way."""
+    if path is None:
+        return default
+    *folders, name = path.split(".")
+    for folder in folders:
+        config = config.get(folder) or {}
+    return config.get(name, default)

@@ -152,7 +152,7 @@ def _numbers(pattern, paths):
     return [match[1] for match in found if match]
 
 
-def load(model, tensors, rows, ignored=()):
+def load(model, tensors, rows, ignored=(), prefix="", tied=()):
     """Give a model's variables the values of a checkpoint's tensors.
 
     Args:
@@ -160,10 +160,13 @@ def load(model, tensors, rows, ignored=()):
         tensors: mapping from name to array.
         rows: the family's table.
         ignored: regular expressions of names that need not be used.
+        prefix: what names may lack: a model without its head is saved without it.
+        tied: pairs of names; the first, where no row uses it, must hold what the second does.
 
     Raises:
         ValueError: a tensor is missing, of another shape, or used by no row. Nothing is changed then.
     """
+    tensors = _with_prefix(tensors, [row.theirs for row in rows], ignored, prefix)
     variables = {variable.path: variable for variable in model.variables if not _is_seed(variable)}
     values, unused = {}, set(tensors)
     for row in match(rows, variables):
@@ -172,6 +175,11 @@ def load(model, tensors, rows, ignored=()):
         unused.discard(row.theirs)
         for path, part in zip(row.paths, _parts(row, tensors[row.theirs], variables), strict=True):
             values[path] = part
+    for name, twin in tied:
+        if name in unused and twin in tensors:
+            if not np.array_equal(tensors[name], tensors[twin]):
+                raise ValueError(f"{name!r} is not {twin!r}, which the model has in its place: they are not tied.")
+            unused.discard(name)
     left = sorted(name for name in unused if not any(re.fullmatch(pattern, name) for pattern in ignored))
     if left:
         raise ValueError(f"The model has no place for these tensors: {left}")
@@ -189,6 +197,19 @@ def save(model, rows):
         parts = [row.change.to_theirs(variables[path]) for path in row.paths]
         tensors[row.theirs] = parts[0] if len(parts) == 1 else np.concatenate(parts, row.axis)
     return tensors
+
+
+def _with_prefix(tensors, names, ignored, prefix):
+    """The tensors under the names of the table, which have the prefix."""
+    if not prefix:
+        return dict(tensors)
+    known = [re.escape(name).replace(re.escape(LAYER), r"\d+") for name in names] + list(ignored)
+    known = re.compile("|".join(f"(?:{pattern})" for pattern in known))
+    full = {name: prefix + name if known.fullmatch(prefix + name) else name for name in tensors}
+    if len(set(full.values())) < len(full):
+        twice = sorted(name for name in full if prefix + name in full)
+        raise ValueError(f"The checkpoint has these tensors with and without {prefix!r} in front: {twice}")
+    return {full[name]: tensor for name, tensor in tensors.items()}
 
 
 def _parts(row, theirs, variables):

@@ -1,5 +1,6 @@
 """The five layers, the small ones they are made of, and the recurrent ones that came before them."""
 
+from keras_transformer.layers.activations import gelu_tanh
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
@@ -15,6 +16,7 @@ from keras_transformer.layers.recurrent import Recurrent
 from keras_transformer.layers.recurrent_attention import BahdanauAttention, LuongAttention
 from keras_transformer.layers.rotary import Rotary
 from keras_transformer.layers.segment_embedding import SegmentEmbedding
+from keras_transformer.layers.soft_cap import SoftCap
 
 __all__ = [
     "AlibiBias",
@@ -37,5 +39,7 @@ __all__ = [
     "Rotary",
     "SegmentEmbedding",
     "SequencePooling",
+    "SoftCap",
+    "gelu_tanh",
     "read_card",
 ]

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_positive_number
+from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.common import (
     DenseOptions,
@@ -75,7 +76,7 @@ class Block(keras.layers.Layer):
         self.norm = serialized(norm)  # a pattern, not a sublayer
         check_norm(self.norm)
         self.norm_epsilon = norm_epsilon
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.feed_forward_dropout = feed_forward_dropout
         self.parallel = bool(parallel)
         self.layer_scale = layer_scale

@@ -7,6 +7,7 @@ variants: Shazeer 2020, "GLU Variants Improve Transformer" (https://arxiv.org/ab
 import keras
 
 from keras_transformer.arguments import check_size
+from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.common import (
     DenseOptions,
     PolicyLayer,
@@ -23,7 +24,8 @@ class FeedForward(PolicyLayer):
 
     Args:
         intermediate_dim: inner size, F.
-        activation: any Keras activation; "silu" with `gated=True` is SwiGLU, "gelu" is GEGLU, "sigmoid" is GLU.
+        activation: any Keras activation, or "gelu_tanh"; with `gated=True` "silu" is SwiGLU, "gelu" is GEGLU, "sigmoid"
+            is GLU.
         gated: multiply by an activated gate.
         dropout: rate on the inner activations.
         use_bias: whether the projections have biases.
@@ -48,7 +50,7 @@ class FeedForward(PolicyLayer):
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)
         self.intermediate_dim = int(intermediate_dim)
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.gated = gated
         self.dropout = dropout
         self.use_bias = use_bias

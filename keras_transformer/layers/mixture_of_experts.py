@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_positive_number, check_size
+from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.common import DenseOptions, check_mask, check_rate, clone_initializer, plain_int, register
 from keras_transformer.ops.routing import balancing_loss, places_in_experts, route, z_loss
 
@@ -102,7 +103,7 @@ class MixtureOfExperts(keras.layers.Layer):
         self.num_experts = int(num_experts)
         self.intermediate_dim = int(intermediate_dim)
         self.num_experts_per_token = int(num_experts_per_token)
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.gated = gated
         self.capacity_factor = capacity_factor
         self.load_balancing_loss = load_balancing_loss

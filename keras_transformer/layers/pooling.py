@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_size
+from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.common import DenseOptions, PolicyLayer, check_choice, check_mask, register
 
 MODES = ("mean", "max", "first", "last")
@@ -75,7 +76,7 @@ class Pooler(PolicyLayer):
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)
         self.hidden_dim = int(hidden_dim)
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.use_bias = use_bias
         self.dense = keras.layers.Dense(
             self.hidden_dim,

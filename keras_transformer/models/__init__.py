@@ -2,6 +2,9 @@
 
 import warnings
 
+from keras_transformer.models.bert import bert
+from keras_transformer.models.gpt import gpt
+from keras_transformer.models.llama import llama
 from keras_transformer.models.resize_vit import resize_vit
 from keras_transformer.models.rnn import rnn
 from keras_transformer.models.transformer import decoder_from_ids, encoder_from_ids, transformer
@@ -11,4 +14,14 @@ from keras_transformer.models.vit import vit
 # `supports_masking` on it would write the masks into the outer graph and tie the decoder to the encoder's ids.)
 warnings.filterwarnings("ignore", message=r"Layer '.*' \(of type Functional\) was passed an input with a mask")
 
-__all__ = ["decoder_from_ids", "encoder_from_ids", "resize_vit", "rnn", "transformer", "vit"]
+__all__ = [
+    "bert",
+    "decoder_from_ids",
+    "encoder_from_ids",
+    "gpt",
+    "llama",
+    "resize_vit",
+    "rnn",
+    "transformer",
+    "vit",
+]

@@ -15,3 +15,13 @@ def final_norm(options, name):
     """The norm behind a stack of blocks with these options."""
     norm, epsilon = serialized(options.get("norm", "layer")), options.get("norm_epsilon", 1e-5)
     return make_norm(norm, epsilon, name, options["dtype"])
+
+
+def head_dim(hidden_dim, num_heads):
+    """The size of a head where none is given."""
+    if hidden_dim % num_heads:
+        raise ValueError(
+            "`hidden_dim` must be a multiple of `num_heads` when `key_dim` is not given. "
+            f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+        )
+    return hidden_dim // num_heads

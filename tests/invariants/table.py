@@ -209,6 +209,17 @@ def added(dtype, dropout):
     return keras.Model(ids, kt.layers.RMSNorm(dtype=dtype)(x))
 
 
+def published(builder, **options):
+    """A family's builder, with the smallest sizes."""
+
+    def build(dtype, dropout):
+        sizes = {"num_layers": 1, "hidden_dim": HIDDEN_DIM, "num_heads": NUM_HEADS}
+        sizes |= {"vocabulary_size": VOCABULARY_SIZE, "intermediate_dim": INTERMEDIATE_DIM, **options}
+        return builder(None, **sizes, pad_token_id=0, dropout=dropout, dtype=dtype)
+
+    return build
+
+
 FAMILIES = [
     Family("transformer", transformer(share_embeddings="all", num_layers=2)),
     Family("transformer, norm first", transformer(norm_placement="pre", activation="gelu")),
@@ -254,6 +265,14 @@ FAMILIES = [
     Family("rnn, lstm, luong, two layers", rnn(cell="lstm", attention="luong", num_layers=2, share_embeddings="all")),
     Family("rnn without attention", rnn(cell="simple", attention=None, bidirectional=False)),
     Family("recurrent stack", recurrent),
+    Family("bert", published(kt.models.bert, max_sequence_length=MAX_LENGTH, pooler=False), causal=False),
+    Family("gpt-2", published(kt.models.gpt, max_sequence_length=MAX_LENGTH)),
+    Family(
+        "llama",
+        published(
+            kt.models.llama, sliding_window=3, use_bias=("query", "key", "value"), logits_soft_cap=3.0, qk_norm=True
+        ),
+    ),
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]

@@ -1,0 +1,70 @@
+"""Llama, Mistral, Qwen 2 and Qwen 3."""
+
+from keras_transformer.convert.config import Field, same
+from keras_transformer.convert.table import FROM_HEADS, LINEAR, TABLE, Row, dense, rms_norm, under
+
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+PREFIX = "model."
+
+SIZES = [
+    *same(
+        vocab_size="vocabulary_size",
+        num_hidden_layers="num_layers",
+        num_attention_heads="num_heads",
+        num_key_value_heads="num_key_value_heads",
+        head_dim="key_dim",
+        hidden_size="hidden_dim",
+        intermediate_size="intermediate_dim",
+        rms_norm_eps="norm_epsilon",
+        bos_token_id="start_token_id",
+        eos_token_id="stop_token_id",
+    ),
+]
+
+FIELDS = [
+    *SIZES,
+    *same(
+        attention_bias="use_bias",
+        tie_word_embeddings="tie_embeddings",
+        sliding_window="sliding_window",
+        rope_theta="rotary_base",
+        rope_scaling="rotary_scaling",
+        rope_parameters="rotary_scaling",
+        layer_types="layer_types",
+    ),
+    Field("rope_parameters.rope_theta", "rotary_base"),
+    Field(
+        "model_type", "use_bias", {"qwen2": ("query", "key", "value"), "llama": None, "mistral": None, "qwen3": None}
+    ),
+    Field("model_type", "qk_norm", {"qwen3": True, "llama": None, "mistral": None, "qwen2": None}),
+    # Which layers slide depends on their number where this is on, so only a list of them says it.
+    Field("use_sliding_window", "layer_types", {None: None, False: ("full_attention",)}, unless="layer_types"),
+    Field("hidden_act", "activation", {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}, "silu"),
+    Field("mlp_bias", None, {False: None}, False),
+]
+
+ATTENTION_AND_FEED_FORWARD = [
+    *dense("self_attn.q_proj", "self_attention/query"),
+    *dense("self_attn.k_proj", "self_attention/key"),
+    *dense("self_attn.v_proj", "self_attention/value"),
+    *dense("self_attn.o_proj", "self_attention/attention_output", FROM_HEADS),
+    *rms_norm("self_attn.q_norm", "self_attention/query_norm"),
+    *rms_norm("self_attn.k_norm", "self_attention/key_norm"),
+    *dense("mlp.gate_proj", "feed_forward/gate"),
+    *dense("mlp.up_proj", "feed_forward/intermediate"),
+    *dense("mlp.down_proj", "feed_forward/output"),
+]
+AROUND = [
+    Row("model.embed_tokens.weight", "embedding/token_embedding/embeddings", TABLE),
+    *rms_norm("model.norm", "decoder_norm"),
+    Row("lm_head.weight", "logits/kernel", LINEAR),
+]
+NORMS = [
+    *rms_norm("input_layernorm", "self_attention_norm"),
+    *rms_norm("post_attention_layernorm", "feed_forward_norm"),
+]
+
+ROWS = [*AROUND, *under("model.layers.{i}.", "decoder_block_{i}/", ATTENTION_AND_FEED_FORWARD + NORMS)]
+
+IGNORED = [r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"]  # in older files
+TIED = [("lm_head.weight", "model.embed_tokens.weight")]

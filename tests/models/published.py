@@ -1,0 +1,168 @@
+"""Tiny random models of `transformers` and ours with the same weights, by the tables of `convert`."""
+
+import functools
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import torch
+import transformers
+
+import keras_transformer as kt
+from keras_transformer.convert import bert, gemma, gpt2, llama, table
+from keras_transformer.convert.config import builder_arguments
+
+VOCABULARY_SIZE, LENGTH = 19, 9
+SIZES = {
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 20,
+    "max_position_embeddings": 32,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+BERT = {**SIZES, "pad_token_id": 0}
+del BERT["num_key_value_heads"]
+GPT_2 = {"vocab_size": VOCABULARY_SIZE, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+GPT_2 |= {"bos_token_id": None, "eos_token_id": None}
+LOCAL_AND_GLOBAL = ["sliding_attention", "full_attention"]
+
+
+class Case(NamedTuple):
+    """A model of theirs, and the family of ours with its table."""
+
+    builder: str
+    family: object
+    config: object  # makes it
+    options: dict
+
+    @property
+    def is_causal(self):
+        return self.builder != "bert"
+
+
+def _llama(config, **options):
+    return Case("llama", llama, config, {**SIZES, **options})
+
+
+def _gemma(config, **options):
+    return Case("llama", gemma, config, {**SIZES, "head_dim": 6, "query_pre_attn_scalar": 5, **options})
+
+
+def _scaled(kind, **fields):
+    rope = {"rope_type": kind, "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 8, **fields}
+    return {"rope_parameters": rope}
+
+
+CASES = {
+    "bert": Case("bert", bert, transformers.BertConfig, BERT),
+    "bert, tanh gelu": Case(
+        "bert", bert, transformers.BertConfig, {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3}
+    ),
+    "gpt2": Case("gpt", gpt2, transformers.GPT2Config, GPT_2),
+    "gpt2, inner size": Case(
+        "gpt", gpt2, transformers.GPT2Config, {**GPT_2, "n_inner": 20, "activation_function": "gelu"}
+    ),
+    "llama": _llama(transformers.LlamaConfig, num_key_value_heads=4),
+    "llama, grouped, tied, biases": _llama(
+        transformers.LlamaConfig, attention_bias=True, tie_word_embeddings=True, head_dim=6, rms_norm_eps=1e-2
+    ),
+    "llama, llama3 scaling": _llama(
+        transformers.LlamaConfig, **_scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0)
+    ),
+    "llama, linear scaling": _llama(
+        transformers.LlamaConfig, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 50.0}
+    ),
+    "llama, yarn": _llama(transformers.LlamaConfig, **_scaled("yarn")),
+    "mistral, window": _llama(transformers.MistralConfig, sliding_window=3),
+    "qwen2": _llama(transformers.Qwen2Config, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "qwen2, some windows": _llama(
+        transformers.Qwen2Config,
+        use_sliding_window=True,
+        sliding_window=3,
+        max_window_layers=1,
+        tie_word_embeddings=True,
+    ),
+    "qwen3": _llama(transformers.Qwen3Config, head_dim=6, rms_norm_eps=1e-2),
+    "gemma2": _gemma(
+        transformers.Gemma2Config,
+        sliding_window=3,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+        layer_types=LOCAL_AND_GLOBAL,
+    ),
+    "gemma3": _gemma(
+        transformers.Gemma3TextConfig,
+        sliding_window=3,
+        layer_types=LOCAL_AND_GLOBAL,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
+        },
+    ),
+}
+
+
+@functools.cache
+def theirs(name):
+    """The random model of `transformers`."""
+    case = CASES[name]
+    torch.manual_seed(0)
+    config = case.config(**case.options, attn_implementation="eager")
+    kind = transformers.AutoModelForCausalLM if case.is_causal else transformers.AutoModel
+    model = kind.from_config(config, dtype=torch.float32).eval()
+    zero_centered = case.family is gemma
+    for path, parameter in model.named_parameters():
+        parameter.data.normal_(0, 0.3)
+        if "norm" in path.lower() and path.endswith("weight") and not zero_centered:
+            parameter.data += 1
+    model.generation_config = transformers.GenerationConfig(eos_token_id=None, pad_token_id=0)
+    return model
+
+
+def tensors(name):
+    """The weights of theirs, as a checkpoint holds them."""
+    return {path: x.detach().numpy() for path, x in theirs(name).state_dict().items()}
+
+
+def arguments(name):
+    """What the table makes of their config."""
+    return builder_arguments(theirs(name).config.to_dict(), CASES[name].family.FIELDS)
+
+
+@functools.cache
+def ours(name, **options):
+    """Our model with their weights; tests leave it as they found it. 0 is padding, which theirs are told by a mask."""
+    case = CASES[name]
+    model = getattr(kt.models, case.builder)(None, **{"pad_token_id": 0, **arguments(name), **options})
+    load(model, tensors(name), case.family)
+    return model
+
+
+def load(model, values, family):
+    """The tensors into the model."""
+    table.load(model, values, family.ROWS, family.IGNORED, family.PREFIX, family.TIED)
+
+
+@functools.cache
+def with_states(name):
+    """`ours` with all states: `{"outputs": ..., "states": [embedded, behind each block]}`."""
+    model, kind = ours(name), "decoder" if CASES[name].is_causal else "encoder"
+    first = "embedding" if CASES[name].is_causal else "embedding_dropout"
+    places = [first, *(f"{kind}_block_{i}" for i in range(2))]
+    return keras.Model(
+        model.inputs[0], {"outputs": model.output, "states": [model.get_layer(x).output for x in places]}
+    )
+
+
+def batch(name):
+    """Ids (B, T) with padding on the right, for rotary positions on the left, too; and where tokens are."""
+    ids = np.random.default_rng(1).integers(1, VOCABULARY_SIZE, (3, LENGTH)).astype("int32")
+    ids[1, 5:] = 0
+    if CASES[name].builder == "llama":
+        ids[2, :3] = 0
+    return ids, ids != 0
