@@ -1,8 +1,21 @@
 """keras_transformer: layers, models and decoding for transformers in Keras 3."""
 
 from keras_transformer import data, inspect, layers, models, ops, testing, training
+from keras_transformer.data import shift_right
 from keras_transformer.generation import generate, prefill, stream
 
 __version__ = "0.1.0"
 
-__all__ = ["data", "generate", "inspect", "layers", "models", "ops", "prefill", "stream", "testing", "training"]
+__all__ = [
+    "data",
+    "generate",
+    "inspect",
+    "layers",
+    "models",
+    "ops",
+    "prefill",
+    "shift_right",
+    "stream",
+    "testing",
+    "training",
+]

@@ -2,8 +2,10 @@
 
 import warnings
 
+from keras_transformer.models.bart import bart
 from keras_transformer.models.resize_vit import resize_vit
 from keras_transformer.models.rnn import rnn
+from keras_transformer.models.t5 import t5
 from keras_transformer.models.transformer import decoder_from_ids, encoder_from_ids, transformer
 from keras_transformer.models.vit import vit
 
@@ -11,4 +13,4 @@ from keras_transformer.models.vit import vit
 # `supports_masking` on it would write the masks into the outer graph and tie the decoder to the encoder's ids.)
 warnings.filterwarnings("ignore", message=r"Layer '.*' \(of type Functional\) was passed an input with a mask")
 
-__all__ = ["decoder_from_ids", "encoder_from_ids", "resize_vit", "rnn", "transformer", "vit"]
+__all__ = ["bart", "decoder_from_ids", "encoder_from_ids", "resize_vit", "rnn", "t5", "transformer", "vit"]

@@ -11,6 +11,13 @@ def _vit(patch_size, num_layers, hidden_dim, num_heads, intermediate_dim):
     }
 
 
+def _encoder_decoder(num_layers, hidden_dim, num_heads, intermediate_dim, **others):
+    sizes = {"num_layers": num_layers, "hidden_dim": hidden_dim, "num_heads": num_heads}
+    return {**sizes, "intermediate_dim": intermediate_dim, **others}
+
+
+V1_1 = {"gated": True, "tie_embeddings": False}
+
 SIZES = {
     # Ti and S: Touvron et al. 2020 (https://arxiv.org/abs/2012.12877); the others: Dosovitskiy et al. 2020, table 1.
     "vit": {
@@ -22,6 +29,26 @@ SIZES = {
         "l16": _vit(16, 24, 1024, 16, 4096),
         "l32": _vit(32, 24, 1024, 16, 4096),
         "h14": _vit(14, 32, 1280, 16, 5120),
+    },
+    # Raffel et al. 2020, section 3.7; v1.1: its released checkpoints, of which FLAN-T5 has the sizes.
+    "t5": {
+        "tiny": _encoder_decoder(2, 32, 2, 64, key_dim=16),
+        "small": _encoder_decoder(6, 512, 8, 2048, key_dim=64),
+        "base": _encoder_decoder(12, 768, 12, 3072, key_dim=64),
+        "large": _encoder_decoder(24, 1024, 16, 4096, key_dim=64),
+        "3b": _encoder_decoder(24, 1024, 32, 16384, key_dim=128),
+        "11b": _encoder_decoder(24, 1024, 128, 65536, key_dim=128),
+        "v1_1_small": _encoder_decoder(8, 512, 6, 1024, key_dim=64, **V1_1),
+        "v1_1_base": _encoder_decoder(12, 768, 12, 2048, key_dim=64, **V1_1),
+        "v1_1_large": _encoder_decoder(24, 1024, 16, 2816, key_dim=64, **V1_1),
+        "v1_1_xl": _encoder_decoder(24, 2048, 32, 5120, key_dim=64, **V1_1),
+        "v1_1_xxl": _encoder_decoder(24, 4096, 64, 10240, key_dim=64, **V1_1),
+    },
+    # Lewis et al. 2019, section 2.1
+    "bart": {
+        "tiny": _encoder_decoder(2, 32, 2, 64),
+        "base": _encoder_decoder(6, 768, 12, 3072),
+        "large": _encoder_decoder(12, 1024, 16, 4096),
     },
 }
 

@@ -8,8 +8,8 @@ from keras_transformer.models.sizes import SIZES, sizes_of
 @pytest.mark.parametrize("family", SIZES)
 def test_rows_of_a_family_give_the_same_sizes(family):
     rows = list(SIZES[family].values())
-    assert all(row.keys() == rows[0].keys() for row in rows)
-    assert all(row["hidden_dim"] % row["num_heads"] == 0 for row in rows if "num_heads" in row)
+    assert all(row.keys() >= rows[0].keys() for row in rows)  # some say more, for which the builder has a default
+    assert all(row["hidden_dim"] % row["num_heads"] == 0 for row in rows if "num_heads" in row and "key_dim" not in row)
 
 
 def test_what_is_given_replaces_what_is_published():
