@@ -11,12 +11,14 @@ class Field(NamedTuple):
         ours: the argument of the builder; None if the builder can only do one thing.
         values: their value -> ours, where they differ; another value is an error. None: the same for both.
         default: their value where the key is missing.
+        counted: whether what counts is how many entries their value has.
     """
 
     theirs: str
     ours: str | None
     values: dict | None = None
     default: Any = None
+    counted: bool = False
 
 
 def same(**names):
@@ -37,6 +39,7 @@ def builder_arguments(config, fields):
     arguments = {}
     for field in fields:
         value = config.get(field.theirs, field.default)
+        value = len(value) if field.counted else value
         if field.values is not None:
             if value not in field.values:
                 known = ", ".join(map(repr, field.values))

@@ -178,9 +178,7 @@ def test_models_of_ones_own_are_resized_too():
     assert resized.compiled and resized.optimizer is not model.optimizer
     outputs = predict(resized, vectors(2, 4, 8, 2))
     assert {name: x.shape for name, x in outputs.items()} == {"a": (2, 2), "b": (2, 3)}
-    old, new = (
-        next(numpy(w) for w in m.weights if w.path.endswith("position_embeddings")) for m in (model, resized)
-    )
+    old, new = (next(numpy(w) for w in m.weights if w.path.endswith("position_embeddings")) for m in (model, resized))
     assert old.shape == (7, 8) and new.shape == (11, 8)  # an offset, 2 tokens, 2 * 4 patches
     np.testing.assert_array_equal(new[:3], old[:3])
 
