@@ -30,7 +30,7 @@ def bart(args, **common):
     import keras_transformer as kt
 
     sizes = {"num_heads": args.heads, "intermediate_dim": args.intermediate_dim, "norm_placement": "pre"}
-    return kt.models.bart(None, **_one_vocabulary(common), **sizes, max_sequence_length=args.max_length, pad_token_id=0)
+    return kt.models.bart(None, **_one_vocabulary(common), **sizes, pad_token_id=0)
 
 
 FAMILIES = {"transformer": transformer, "rnn": rnn, "t5": t5, "bart": bart}
