@@ -19,7 +19,21 @@ def rnn(args, **common):
     return kt.models.rnn(**common, cell=args.cell, attention=attention)
 
 
-FAMILIES = {"transformer": transformer, "rnn": rnn}
+def t5(args, **common):
+    import keras_transformer as kt
+
+    sizes = {"num_heads": args.heads, "key_dim": args.hidden_dim // args.heads, "gated": True}
+    return kt.models.t5(None, **_one_vocabulary(common), **sizes, intermediate_dim=args.intermediate_dim)
+
+
+def bart(args, **common):
+    import keras_transformer as kt
+
+    sizes = {"num_heads": args.heads, "intermediate_dim": args.intermediate_dim, "norm_placement": "pre"}
+    return kt.models.bart(None, **_one_vocabulary(common), **sizes, pad_token_id=0)
+
+
+FAMILIES = {"transformer": transformer, "rnn": rnn, "t5": t5, "bart": bart}
 
 
 def build(tokenizer, args):
@@ -35,3 +49,9 @@ def build(tokenizer, args):
         start_token_id=tokenizer.start_token_id,
         stop_token_id=tokenizer.stop_token_id,
     )
+
+
+def _one_vocabulary(common):
+    """What T5 and BART take: they have a single vocabulary, and share its table by themselves."""
+    others = {key: value for key, value in common.items() if "vocabulary" not in key and key != "share_embeddings"}
+    return {"vocabulary_size": common["target_vocabulary_size"], **others}

@@ -1,6 +1,7 @@
 """Train a Transformer, or an RNN, to translate, on a CPU, in minutes: its score, its translations, where it looked.
 
     python examples/translation.py [--language ja]    # phrases in German (or Japanese, ...), made on the spot
+    python examples/translation.py --model t5          # or bart: the same sizes in the wiring of another family
     python examples/translation.py --model rnn --cell lstm --attention luong    # what came before the Transformer
     python examples/translation.py --tsv train.tsv --valid valid.tsv --test test.tsv --minutes 20
     python examples/translation.py --tfds ted_hrlr_translate/pt_to_en    # a corpus of TensorFlow Datasets

@@ -1,6 +1,7 @@
 """keras_transformer: layers, models and decoding for transformers in Keras 3."""
 
 from keras_transformer import data, inspect, layers, models, objectives, ops, testing, training
+from keras_transformer.data import shift_right
 from keras_transformer.generation import generate, prefill, stream
 
 __version__ = "0.1.0"
@@ -14,6 +15,7 @@ __all__ = [
     "objectives",
     "ops",
     "prefill",
+    "shift_right",
     "stream",
     "testing",
     "training",

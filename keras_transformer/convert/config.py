@@ -13,6 +13,7 @@ class Field(NamedTuple):
         default: their value where the key is missing.
         power, times: ours is theirs to this power, times this number.
         unless: a key in whose presence the field says nothing.
+        counted: whether what counts is how many entries their value has.
     """
 
     theirs: str | None
@@ -22,6 +23,7 @@ class Field(NamedTuple):
     power: float = 1
     times: float = 1
     unless: str | None = None
+    counted: bool = False
 
 
 def same(**names):
@@ -49,6 +51,7 @@ def builder_arguments(config, fields):
         if field.unless is not None and _entry(config, field.unless, None) is not None:
             continue
         value = _entry(config, field.theirs, field.default)
+        value = len(value) if field.counted else value
         if field.values is not None:
             if value not in field.values:
                 known = ", ".join(map(repr, field.values))

@@ -25,14 +25,18 @@ class Change(NamedTuple):
             counted from the end. None: theirs is flat.
         transposed: whether theirs has outputs first, as `torch.nn.Linear`.
         axes: the order of axes of a kernel of a convolution, instead of both.
+        leading: whether theirs has one more axis in front, of size 1, instead of all these.
     """
 
     inputs: int | None = None
     transposed: bool = False
     axes: tuple | None = None
+    leading: bool = False
 
     def their_shape(self, shape):
         """The shape of theirs for one of ours."""
+        if self.leading:
+            return (1, *shape)
         if self.axes is not None:
             return tuple(shape[self.axes.index(i)] for i in range(len(shape)))
         if self.inputs is None:
@@ -59,6 +63,7 @@ FLAT = Change()  # biases (N, H), norms (D,)
 TABLE = Change(1)  # embeddings (V, D)
 LINEAR = Change(1, transposed=True)  # (D, F), and into heads (D, N, H)
 FROM_HEADS = Change(-1, transposed=True)  # out of heads (N, H, D)
+LEADING = Change(leading=True)  # tokens or positions (T, D) of one row
 CONV1D = Change(1)  # GPT-2 keeps inputs first
 CONV1D_FROM_HEADS = Change(-1)
 PATCHES = Change(axes=(2, 3, 1, 0))  # (D, C, P, P) to (P, P, C, D)
@@ -72,12 +77,15 @@ class Row(NamedTuple):
         ours: the path of the variable, or several, fused along `axis` of theirs.
         change: how it becomes ours.
         axis: of theirs, along which several lie behind each other.
+        when, unless: path of another variable, without which, or with which, the row does not take part.
     """
 
     theirs: str
     ours: str | tuple
     change: Change = FLAT
     axis: int = 0
+    when: str | None = None
+    unless: str | None = None
 
     @property
     def paths(self):
@@ -86,9 +94,15 @@ class Row(NamedTuple):
 
     def at(self, number):
         """The row of one layer."""
-        return self._replace(
-            theirs=self.theirs.replace(LAYER, number), ours=tuple(x.replace(LAYER, number) for x in self.paths)
-        )
+        return self._renamed(lambda name: name.replace(LAYER, number), lambda path: path.replace(LAYER, number))
+
+    def fits(self, paths):
+        """Whether a model with these paths says that the row takes part."""
+        return (self.when is None or self.when in paths) and self.unless not in paths
+
+    def _renamed(self, theirs, ours):
+        others = {key: path and ours(path) for key, path in (("when", self.when), ("unless", self.unless))}
+        return self._replace(theirs=theirs(self.theirs), ours=tuple(map(ours, self.paths)), **others)
 
 
 def dense(theirs, ours, change=LINEAR):
@@ -117,7 +131,7 @@ def rms_norm(theirs, ours):
 
 def under(theirs, ours, rows):
     """The rows with something in front of both sides."""
-    return [row._replace(theirs=theirs + row.theirs, ours=tuple(ours + path for path in row.paths)) for row in rows]
+    return [row._renamed(lambda name: theirs + name, lambda path: ours + path) for row in rows]
 
 
 def match(rows: Sequence[Row], paths):
@@ -130,6 +144,8 @@ def match(rows: Sequence[Row], paths):
     for row in rows:
         for number in _numbers(row.paths[0], paths):
             filled = row.at(number)
+            if not filled.fits(paths):
+                continue
             missing = [path for path in filled.paths if path not in paths]
             if missing:
                 raise ValueError(f"{filled.theirs} holds {filled.paths}, of which the model lacks {missing}.")
@@ -152,7 +168,7 @@ def _numbers(pattern, paths):
     return [match[1] for match in found if match]
 
 
-def load(model, tensors, rows, ignored=(), prefix="", tied=()):
+def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
     """Give a model's variables the values of a checkpoint's tensors.
 
     Args:
@@ -162,6 +178,7 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=()):
         ignored: regular expressions of names that need not be used.
         prefix: what names may lack: a model without its head is saved without it.
         tied: pairs of names; the first, where no row uses it, must hold what the second does.
+        zeros: those of names that need not be used if there is nothing but zeros.
 
     Raises:
         ValueError: a tensor is missing, of another shape, or used by no row. Nothing is changed then.
@@ -180,11 +197,16 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=()):
             if not np.array_equal(tensors[name], tensors[twin]):
                 raise ValueError(f"{name!r} is not {twin!r}, which the model has in its place: they are not tied.")
             unused.discard(name)
-    left = sorted(name for name in unused if not any(re.fullmatch(pattern, name) for pattern in ignored))
+    unused -= {name for name in _named(zeros, unused) if not np.any(tensors[name])}
+    left = sorted(unused - _named(ignored, unused))
     if left:
         raise ValueError(f"The model has no place for these tensors: {left}")
     for path, value in values.items():
         variables[path].assign(value)
+
+
+def _named(patterns, names):
+    return {name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)}
 
 
 def save(model, rows):

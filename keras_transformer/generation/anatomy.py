@@ -9,6 +9,7 @@ from keras_transformer.layers import (
     DecoderBlock,
     EncoderBlock,
     MultiHeadAttention,
+    PaddingMask,
     Pooler,
     PositionalEmbedding,
     Recurrent,
@@ -132,6 +133,8 @@ def _table_sizes(model):
 def masked_token_id(model):
     """The id that the model itself masks as padding; None if there is none."""
     for layer in walk(model):
+        if isinstance(layer, PaddingMask):
+            return layer.pad_token_id
         if isinstance(layer, PositionalEmbedding) and layer.vocabulary_size:
             return layer.pad_token_id
         if isinstance(layer, keras.layers.Embedding) and layer.mask_zero:

@@ -8,6 +8,7 @@ from keras_transformer.layers.last_state import LastState
 from keras_transformer.layers.mixture_of_experts import MixtureOfExperts
 from keras_transformer.layers.model_card import ModelCard, read_card
 from keras_transformer.layers.normalization import RMSNorm
+from keras_transformer.layers.padding_mask import PaddingMask
 from keras_transformer.layers.patches import ClassToken, PatchEmbedding
 from keras_transformer.layers.pooling import Pooler, SequencePooling
 from keras_transformer.layers.position_bias import AlibiBias, RelativePositionBias
@@ -30,6 +31,7 @@ __all__ = [
     "MixtureOfExperts",
     "ModelCard",
     "MultiHeadAttention",
+    "PaddingMask",
     "PatchEmbedding",
     "Pooler",
     "PositionalEmbedding",

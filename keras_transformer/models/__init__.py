@@ -2,11 +2,13 @@
 
 import warnings
 
+from keras_transformer.models.bart import bart
 from keras_transformer.models.bert import bert
 from keras_transformer.models.gpt import gpt
 from keras_transformer.models.llama import llama
 from keras_transformer.models.resize_vit import resize_vit
 from keras_transformer.models.rnn import rnn
+from keras_transformer.models.t5 import t5
 from keras_transformer.models.transformer import decoder_from_ids, encoder_from_ids, transformer
 from keras_transformer.models.vit import vit
 
@@ -15,6 +17,7 @@ from keras_transformer.models.vit import vit
 warnings.filterwarnings("ignore", message=r"Layer '.*' \(of type Functional\) was passed an input with a mask")
 
 __all__ = [
+    "bart",
     "bert",
     "decoder_from_ids",
     "encoder_from_ids",
@@ -22,6 +25,7 @@ __all__ = [
     "llama",
     "resize_vit",
     "rnn",
+    "t5",
     "transformer",
     "vit",
 ]

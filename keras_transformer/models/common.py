@@ -1,5 +1,7 @@
 """What the builders share: the options of a stack of equal blocks."""
 
+import keras
+
 from keras_transformer.layers.common import clone_initializer, derived_seed
 from keras_transformer.layers.normalization import make_norm
 from keras_transformer.layers.ownership import serialized
@@ -25,3 +27,30 @@ def head_dim(hidden_dim, num_heads):
             f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
         )
     return hidden_dim // num_heads
+
+
+def dense_options(options):
+    """Those of the options of a block that are for its projections, and the others."""
+    dense = {key: options[key] for key in options if key == "use_bias" or key.startswith(("kernel_", "bias_"))}
+    return dense, {key: options[key] for key in options if key not in dense}
+
+
+def sublayers(block_name, seed, shared, **parts):
+    """Sublayers for the named block, each with initializers and a seed of its own.
+
+    Args:
+        block_name, seed: as for `for_block`.
+        shared: options of all of them.
+        **parts: argument of the block -> class of the layer, and options.
+    """
+    made = {}
+    for argument, (layer, options) in parts.items():
+        name = "self_attention" if argument == "attention" else argument
+        options = for_block({**shared, **options}, f"{block_name}/{name}", seed)
+        made[argument] = layer(**{**options, "name": name})
+    return made
+
+
+def dropped(x, rate, name, seed, dtype):
+    """The vectors behind a named dropout."""
+    return keras.layers.Dropout(rate, seed=derived_seed(seed, name), dtype=dtype, name=name)(x)

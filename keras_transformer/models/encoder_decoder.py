@@ -2,9 +2,13 @@
 
 import keras
 
-from keras_transformer.arguments import check_size
-from keras_transformer.layers import ModelCard
+from keras_transformer.arguments import check_id, check_size
+from keras_transformer.layers import ModelCard, PaddingMask, PositionalEmbedding
 from keras_transformer.layers.common import check_choice, check_token_ids
+from keras_transformer.models.sizes import sizes_of
+
+# With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
+NEEDS_FINAL_NORM = ("pre", "sandwich", "output")
 
 
 def check_vocabularies(source_vocabulary_size, target_vocabulary_size, share_embeddings, **special_token_ids):
@@ -62,3 +66,45 @@ def encoder_decoder(config, embedding, encoder, decoder, name):
         logits = target_embedding(hidden, reverse=True)
     # Given as a list, Keras takes them by name as well; given as a dict, by name only.
     return keras.Model([encoder_token_ids, decoder_token_ids], logits, name=name)
+
+
+def one_vocabulary(config, encoder, decoder, name, dtype, **embedding):
+    """The graph of an encoder-decoder whose two sides read one token table.
+
+    Args:
+        config: dict for the `ModelCard`; its special ids and `tie_embeddings` say what is made here.
+        encoder, decoder, name: as for `encoder_decoder`.
+        dtype: of the token table.
+        **embedding: options of the token table.
+    """
+    size, pad_token_id = config["vocabulary_size"], config["pad_token_id"]
+    table = {"position": None, "pad_token_id": None, "dtype": dtype, "name": "embedding", **embedding}
+    table = PositionalEmbedding(size, config["hidden_dim"], **table)
+    encoder_token_ids = keras.Input((None,), dtype="int32", name="encoder_token_ids")
+    target = decoder_token_ids = keras.Input((None,), dtype="int32", name="decoder_token_ids")
+    source = ModelCard(config, name="model_card")(encoder_token_ids)
+    source = PaddingMask(pad_token_id, name="encoder_padding")(source)
+    if config["start_token_id"] != pad_token_id:
+        target = PaddingMask(pad_token_id, name="decoder_padding")(target)
+    hidden = decoder([table(target), encoder(table(source))])
+    if config["tie_embeddings"]:
+        logits = table(hidden, reverse=True)
+    else:
+        logits = keras.layers.Dense(size, use_bias=False, dtype="float32", name="logits")(hidden)
+    return keras.Model([encoder_token_ids, decoder_token_ids], logits, name=name)
+
+
+def two_depths(family, size, **given):
+    """`sizes_of` a family with `num_layers`, and `num_decoder_layers` where these are not as many."""
+    sizes = sizes_of(family, size, **given)
+    sizes.setdefault("num_decoder_layers", sizes["num_layers"])
+    check_size(**{key: value for key, value in sizes.items() if not isinstance(value, bool)})
+    return sizes
+
+
+def special_ids(vocabulary_size, **token_ids):
+    """The ids for the `ModelCard`, if the vocabulary has them and there is one for padding."""
+    check_size(vocabulary_size=vocabulary_size)
+    check_id(pad_token_id=token_ids["pad_token_id"])
+    check_token_ids(vocabulary_size, **token_ids)
+    return token_ids

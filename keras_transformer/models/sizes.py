@@ -65,6 +65,13 @@ def _gemma3(hidden_dim, query_scalar=256, key_dim=256, sliding_window=1024, **op
     return _gemma(hidden_dim, query_scalar, key_dim=key_dim, **options)
 
 
+def _encoder_decoder(num_layers, hidden_dim, num_heads, intermediate_dim, **others):
+    sizes = {"num_layers": num_layers, "hidden_dim": hidden_dim, "num_heads": num_heads}
+    return {**sizes, "intermediate_dim": intermediate_dim, **others}
+
+
+V1_1 = {"gated": True, "tie_embeddings": False}
+
 SIZES = {
     # Ti and S: Touvron et al. 2020 (https://arxiv.org/abs/2012.12877); the others: Dosovitskiy et al. 2020, table 1.
     "vit": {
@@ -126,10 +133,31 @@ SIZES = {
         "gemma3_12b": _llama(262208, 48, 16, 8, 3840, 15360, **_gemma3(3840)),
         "gemma3_27b": _llama(262208, 62, 32, 16, 5376, 21504, **_gemma3(5376, query_scalar=168, key_dim=128)),
     },
+    # Raffel et al. 2020, section 3.7; v1.1: its released checkpoints, of which FLAN-T5 has the sizes.
+    "t5": {
+        "tiny": _encoder_decoder(2, 32, 2, 64, key_dim=16),
+        "small": _encoder_decoder(6, 512, 8, 2048, key_dim=64),
+        "base": _encoder_decoder(12, 768, 12, 3072, key_dim=64),
+        "large": _encoder_decoder(24, 1024, 16, 4096, key_dim=64),
+        "3b": _encoder_decoder(24, 1024, 32, 16384, key_dim=128),
+        "11b": _encoder_decoder(24, 1024, 128, 65536, key_dim=128),
+        "v1_1_small": _encoder_decoder(8, 512, 6, 1024, key_dim=64, **V1_1),
+        "v1_1_base": _encoder_decoder(12, 768, 12, 2048, key_dim=64, **V1_1),
+        "v1_1_large": _encoder_decoder(24, 1024, 16, 2816, key_dim=64, **V1_1),
+        "v1_1_xl": _encoder_decoder(24, 2048, 32, 5120, key_dim=64, **V1_1),
+        "v1_1_xxl": _encoder_decoder(24, 4096, 64, 10240, key_dim=64, **V1_1),
+    },
+    # Lewis et al. 2019, section 2.1
+    "bart": {
+        "tiny": _encoder_decoder(2, 32, 2, 64),
+        "base": _encoder_decoder(6, 768, 12, 3072),
+        "large": _encoder_decoder(12, 1024, 16, 4096),
+    },
 }
 
 # What a row need not say.
 DEFAULTS = {
+    "t5": {"gated": False, "tie_embeddings": True},
     "llama": {
         "num_key_value_heads": None,
         "key_dim": None,

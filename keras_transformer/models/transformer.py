@@ -9,10 +9,13 @@ from keras_transformer.arguments import check_size
 from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
 from keras_transformer.layers.common import derived_seed
 from keras_transformer.models.common import final_norm, for_block
-from keras_transformer.models.encoder_decoder import check_vocabularies, encoder_decoder, pair, vectors
-
-# With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
-NEEDS_FINAL_NORM = ("pre", "sandwich", "output")
+from keras_transformer.models.encoder_decoder import (
+    NEEDS_FINAL_NORM,
+    check_vocabularies,
+    encoder_decoder,
+    pair,
+    vectors,
+)
 
 
 def transformer(

@@ -113,6 +113,16 @@ def test_a_recurrent_model_is_trained_saved_and_read_back(attention, capsys, tmp
     assert capsys.readouterr().out == f"{translated}\n"
 
 
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_a_published_family_is_trained_saved_and_read_back(family, capsys, tmp_path):
+    tsv, output = write_tsv(tmp_path / "train.tsv"), tmp_path / "outputs"
+    call("--tsv", tsv, "--output", output, "--epochs", 1, "--model", family, *TINY)
+    printed = capsys.readouterr().out
+    assert re.search(rf"^{family}: [\d,]+ parameters", printed, re.MULTILINE)
+    assert sorted(path.name for path in output.iterdir()) == FILES
+    assert kt.layers.read_card(keras.models.load_model(output / "translator.keras"))["family"] == family
+
+
 def test_ctrl_c_saves_what_there_is(monkeypatch, capsys, tmp_path):
     class InterruptedBudget(translation.kt.training.Budget):
         def on_train_batch_end(self, batch, logs=None):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.convert import table, vit
+from keras_transformer.convert.config import builder_arguments
 from tests import reference
 from tests.backend import numpy, predict, vectors, weight_gradients
 
@@ -18,62 +20,12 @@ SIZES = {"patch_size": 4, "num_layers": 2, "hidden_dim": 8, "num_heads": 2, "int
 IMAGE_SIZE = (8, 12)
 ROOT = Path(__file__).resolve().parents[2]
 
-# (their name, our variable path, how theirs becomes ours); {i} counts layers.
-KERNEL, HEADS, OUT_OF_HEADS, BIAS, HEAD_BIAS = "kernel", "heads", "out of heads", "as it is", "bias of heads"
-ROWS = [
-    ("vit.embeddings.patch_embeddings.projection.weight", "patch_embedding/projection/kernel", "patches"),
-    ("vit.embeddings.patch_embeddings.projection.bias", "patch_embedding/projection/bias", BIAS),
-    ("vit.embeddings.cls_token", "class_token/tokens", "first"),
-    ("vit.embeddings.position_embeddings", "embedding/position_embeddings", "first"),
-    *[
-        (f"vit.layers.{{i}}.attention.{their}.{kind}", f"encoder_block_{{i}}/self_attention/{our}/{our_kind}", how)
-        for their, our, kernel_how, bias_how in (
-            ("q_proj", "query", HEADS, HEAD_BIAS),
-            ("k_proj", "key", HEADS, HEAD_BIAS),
-            ("v_proj", "value", HEADS, HEAD_BIAS),
-            ("o_proj", "attention_output", OUT_OF_HEADS, BIAS),
-        )
-        for kind, our_kind, how in (("weight", "kernel", kernel_how), ("bias", "bias", bias_how))
-    ],
-    *[
-        (f"vit.layers.{{i}}.mlp.{their}.{kind}", f"encoder_block_{{i}}/feed_forward/{our}/{our_kind}", how)
-        for their, our in (("fc1", "intermediate"), ("fc2", "output"))
-        for kind, our_kind, how in (("weight", "kernel", KERNEL), ("bias", "bias", BIAS))
-    ],
-    *[
-        (f"vit.layers.{{i}}.{their}.{kind}", f"encoder_block_{{i}}/{our}/{our_kind}", BIAS)
-        for their, our in (("layernorm_before", "self_attention_norm"), ("layernorm_after", "feed_forward_norm"))
-        for kind, our_kind in (("weight", "gamma"), ("bias", "beta"))
-    ],
-    ("vit.layernorm.weight", "encoder_norm/gamma", BIAS),
-    ("vit.layernorm.bias", "encoder_norm/beta", BIAS),
-    ("classifier.weight", "logits/kernel", KERNEL),
-    ("classifier.bias", "logits/bias", BIAS),
-]
-HOW = {
-    BIAS: lambda x, shape: x,
-    KERNEL: lambda x, shape: x.T,
-    HEADS: lambda x, shape: x.T.reshape(shape),
-    OUT_OF_HEADS: lambda x, shape: x.T.reshape(shape),
-    HEAD_BIAS: lambda x, shape: x.reshape(shape),
-    "first": lambda x, shape: x[0],
-    "patches": lambda x, shape: x.transpose(2, 3, 1, 0),
-}
 
-
-def copy_weights(theirs, ours, num_layers=2):
+def copy_weights(theirs, ours):
     """Every weight of theirs into one of ours; none is left over on either side."""
     state = {name: x.detach().numpy() for name, x in theirs.state_dict().items()}
-    variables = {w.path: w for w in ours.weights}
-    for i in range(num_layers):
-        for their, our, how in ROWS:
-            if i and "{i}" not in their:
-                continue
-            variable = variables.pop(our.format(i=i))
-            value = HOW[how](state.pop(their.format(i=i)), variable.shape)
-            assert value.shape == tuple(variable.shape), our
-            variable.assign(value)
-    assert not state and not variables
+    table.load(ours, state, vit.ROWS, vit.IGNORED)
+    return state
 
 
 def small(image_size=IMAGE_SIZE, num_classes=5, **options):
@@ -120,11 +72,23 @@ def their_logits(model, images, **options):
 def test_logits_equal_transformers(image_size, patch_size, num_channels):
     their = theirs(image_size, patch_size, num_channels)
     model = small(image_size, patch_size=patch_size, num_channels=num_channels)
-    copy_weights(their, model)
+    state = copy_weights(their, model)
     images = vectors(2, *image_size, num_channels)
     logits = predict(model, images)
     assert logits.shape == (2, 5) and logits.dtype == "float32"
     np.testing.assert_allclose(logits, their_logits(their, images), atol=1e-5)
+    saved = table.save(model, vit.ROWS)
+    assert saved.keys() == state.keys() and all((saved[name] == state[name]).all() for name in state)
+
+
+def test_arguments_from_a_config():
+    config = theirs().config
+    found = builder_arguments({**config.to_dict(), "id2label": config.id2label}, vit.FIELDS)
+    given = {"image_size": [8, 12], "num_channels": 3, "dropout": 0.0, "norm_epsilon": 1e-12, "activation": "gelu"}
+    assert found == {**SIZES, **given, "num_classes": 5}
+    assert builder_arguments({}, vit.FIELDS)["num_classes"] == 2  # which a config does not say
+    with pytest.raises(ValueError, match="qkv_bias"):
+        builder_arguments({"qkv_bias": False}, vit.FIELDS)
 
 
 @pytest.mark.parametrize("image_size", [(16, 16), (24, 24), (12, 20), (4, 8)], ids=str)
@@ -178,9 +142,7 @@ def test_models_of_ones_own_are_resized_too():
     assert resized.compiled and resized.optimizer is not model.optimizer
     outputs = predict(resized, vectors(2, 4, 8, 2))
     assert {name: x.shape for name, x in outputs.items()} == {"a": (2, 2), "b": (2, 3)}
-    old, new = (
-        next(numpy(w) for w in m.weights if w.path.endswith("position_embeddings")) for m in (model, resized)
-    )
+    old, new = (next(numpy(w) for w in m.weights if w.path.endswith("position_embeddings")) for m in (model, resized))
     assert old.shape == (7, 8) and new.shape == (11, 8)  # an offset, 2 tokens, 2 * 4 patches
     np.testing.assert_array_equal(new[:3], old[:3])
 

@@ -1,0 +1,119 @@
+"""`kt.models.bart` against transformers with the same weights, and mBART, its form with norms first (B34)."""
+
+import functools
+
+import numpy as np
+import pytest
+import transformers
+
+import keras_transformer as kt
+from keras_transformer.convert import bart as table
+from tests.backend import predict
+from tests.models import encoder_decoders as both
+
+VOCABULARY_SIZE = 19
+SOURCES = [[0, 5, 6, 7, 8, 9, 10, 2], [0, 9, 10, 2], [2]]
+TARGETS = [[2, 0, 4, 5, 6, 7, 8], [2, 0, 9], [2]]
+FORMS = ["bart", "bart, scaled", "mbart"]
+
+
+@functools.cache
+def pair(form="bart"):
+    """`(theirs, ours)` with the same weights, an odd number of heads, and another size for each side."""
+    kind = transformers.MBartConfig if form == "mbart" else transformers.BartConfig
+    config = kind(
+        vocab_size=VOCABULARY_SIZE,
+        max_position_embeddings=16,
+        d_model=15,
+        encoder_layers=2,
+        decoder_layers=1 if form == "bart" else 2,
+        encoder_attention_heads=3,
+        decoder_attention_heads=5,
+        encoder_ffn_dim=20,
+        decoder_ffn_dim=24,
+        scale_embedding=form != "bart",
+        decoder_start_token_id=2,
+        forced_eos_token_id=None,
+        attn_implementation="eager",
+    )
+    kind = transformers.MBartForConditionalGeneration if form == "mbart" else transformers.BartForConditionalGeneration
+    theirs = both.randomized(kind(config))
+    return theirs, both.copied(theirs, table, kt.models.bart)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_to_transformers(form):
+    both.assert_equal_forward(*pair(form), SOURCES, TARGETS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tensors_go_back_bit_for_bit(form):
+    both.assert_goes_back(*pair(form), table)
+
+
+def test_a_bias_of_the_logits_is_not_thrown_away():
+    """`final_logits_bias` is zeros in every BART; anything else would be lost without a word."""
+    theirs, ours = pair()
+    tensors = both.state(theirs)
+    assert tensors["final_logits_bias"].shape == (1, VOCABULARY_SIZE)
+    tensors["final_logits_bias"][0, 3] = 0.5
+    with pytest.raises(ValueError, match="no place for.*final_logits_bias"):
+        both.load(ours, tensors, table)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_the_texts_of_transformers(num_beams):
+    both.assert_same_texts(*pair(), SOURCES[:2], num_beams, pad_is_written=False)
+
+
+def test_positions_are_two_rows_further_and_targets_start_with_the_stop_token():
+    """B34."""
+    _, model = pair()
+    tables = {w.path: tuple(w.shape) for w in model.weights if "position_embeddings" in w.path}
+    assert tables == {f"{side}_embedding/position_embeddings": (18, 15) for side in ("encoder", "decoder")}
+    card = kt.layers.read_card(model)
+    assert (card["start_token_id"], card["stop_token_id"], card["pad_token_id"]) == (2, 2, 1)
+    labels = [[0, 8, 2, -100, -100, -100]]
+    shifted = kt.shift_right(labels, start_token_id=card["start_token_id"], pad_token_id=card["pad_token_id"])
+    assert shifted.tolist() == [[2, 0, 8, 2, 1, 1]]
+    with pytest.raises(ValueError, match="17.*max_sequence_length=16"):
+        predict(model, [np.full((1, 17), 5), np.array([[2]])])
+
+
+def test_every_weight_learns():
+    both.assert_every_weight_learns(pair()[1], SOURCES, [row[1:] + [2] for row in TARGETS], 1)
+
+
+def test_published_numbers_of_parameters(tmp_path):
+    found = {size: count for (name, size), count in both.elsewhere(tmp_path)[1].items() if name == "bart"}
+    assert found == {"base": 139_420_416, "large": 406_291_456}
+
+
+def test_another_process_writes_the_same(tmp_path):
+    expected = kt.generate(both.saved()["bart"], [[5, 6, 7, 8]], 4, stop_token_id=[])
+    assert both.elsewhere(tmp_path)[0]["bart"] == expected[0].tolist()
+
+
+def test_sinusoidal_positions_have_no_table():
+    model = kt.models.bart("tiny", VOCABULARY_SIZE, position="sinusoidal", num_layers=1, norm_placement="sandwich")
+    assert not any("position_embeddings" in w.path for w in model.weights)
+    assert np.isfinite(predict(model, [np.array([[3, 4, 5]]), np.array([[2, 5, 6]])])).all()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"size": "huge"}, ["'huge'", "'base'", "'large'"]),
+        ({"num_heads": 3}, ["num_heads=3", "hidden_dim=32"]),
+        ({"num_decoder_layers": 0}, ["num_decoder_layers", "0"]),
+        ({"max_sequence_length": None}, ["max_sequence_length"]),
+        ({"pad_token_id": 19}, ["pad_token_id", "19"]),
+        ({"norm_placement": "first"}, ["norm_placement", "'first'"]),
+        ({"position": "rotary"}, ["position", "'rotary'"]),
+    ],
+    ids=str,
+)
+def test_refused_arguments(options, words):
+    with pytest.raises(ValueError) as error:
+        kt.models.bart(**{"size": "tiny", "vocabulary_size": VOCABULARY_SIZE, **options})
+    assert all(word in str(error.value) for word in words), error.value
