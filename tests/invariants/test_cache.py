@@ -64,13 +64,15 @@ def inputs_of(family):
 
 
 def fill_unused_slots(cache):
-    unused = np.arange(cache["positions"].shape[1]) >= int(numpy(cache["index"]))
+    behind = np.arange(cache["positions"].shape[1]) >= int(numpy(cache["index"]))
 
-    def fill(name, x):
-        return keras.ops.where(unused[:, None], 1e4, x) if name in ("key", "value") else x
+    def fill(entry):
+        unused = behind[:, None]
+        if "positions" in entry:  # a ring knows which of its slots are
+            unused = numpy(entry["positions"])[:, None, :, None] < 0
+        return {k: keras.ops.where(unused, 1e4, x) if k in ("key", "value") else x for k, x in entry.items()}
 
-    layers = {slot: {name: fill(name, x) for name, x in entry.items()} for slot, entry in cache["layers"].items()}
-    return {**cache, "layers": layers}
+    return {**cache, "layers": {slot: fill(entry) for slot, entry in cache["layers"].items()}}
 
 
 @pytest.mark.parametrize("family", CAUSAL, ids=str)
