@@ -166,8 +166,8 @@ def experts(dtype, dropout):
     return kt.layers.DecoderBlock(NUM_HEADS, None, dropout, "pre", feed_forward=mixture, dtype=dtype)
 
 
-def two_sided(builder, **options):
-    """A published family of one vocabulary for both sides, whose targets do not begin with padding."""
+def of_one_vocabulary(builder, **options):
+    """A family of one vocabulary for both sides, whose targets do not begin with padding."""
 
     def build(dtype, dropout):
         sizes = {"num_layers": 1, "hidden_dim": HIDDEN_DIM, "num_heads": NUM_HEADS, "intermediate_dim": 24}
@@ -272,8 +272,8 @@ FAMILIES = [
         pads=False,
     ),
     Family("gpt, experts", stacked(experts)),
-    Family("t5", two_sided(kt.models.t5, relative_buckets=8, relative_max_distance=6)),
-    Family("bart", two_sided(kt.models.bart, max_sequence_length=MAX_LENGTH)),
+    Family("t5", of_one_vocabulary(kt.models.t5, relative_buckets=8, relative_max_distance=6)),
+    Family("bart", of_one_vocabulary(kt.models.bart, max_sequence_length=MAX_LENGTH)),
     Family("rnn", rnn()),
     Family("rnn, lstm, luong, two layers", rnn(cell="lstm", attention="luong", num_layers=2, share_embeddings="all")),
     Family("rnn without attention", rnn(cell="simple", attention=None, bidirectional=False)),

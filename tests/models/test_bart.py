@@ -8,6 +8,7 @@ import transformers
 
 import keras_transformer as kt
 from keras_transformer.convert import bart as table
+from keras_transformer.models.sizes import SIZES
 from tests.backend import predict
 from tests.models import encoder_decoders as both
 
@@ -84,9 +85,21 @@ def test_every_weight_learns():
     both.assert_every_weight_learns(pair()[1], SOURCES, [row[1:] + [2] for row in TARGETS], 1)
 
 
+PUBLISHED = {"base": 139_420_416, "large": 406_291_456}
+
+
+def by_formula(num_layers, hidden_dim, num_heads, intermediate_dim):
+    attention = 4 * (hidden_dim + 1) * hidden_dim
+    network = 2 * hidden_dim * intermediate_dim + intermediate_dim + hidden_dim
+    blocks = num_layers * (3 * attention + 2 * network + 5 * 2 * hidden_dim)
+    return blocks + (50265 + 2 * (1024 + 2) + 2 * 2) * hidden_dim
+
+
 def test_published_numbers_of_parameters(tmp_path):
+    """Of base as it is counted, of both by a formula of their sizes."""
     found = {size: count for (name, size), count in both.elsewhere(tmp_path)[1].items() if name == "bart"}
-    assert found == {"base": 139_420_416, "large": 406_291_456}
+    assert found == {"base": PUBLISHED["base"]}
+    assert {size: by_formula(**SIZES["bart"][size]) for size in PUBLISHED} == PUBLISHED
 
 
 def test_another_process_writes_the_same(tmp_path):

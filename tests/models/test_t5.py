@@ -123,7 +123,7 @@ def by_formula(num_layers, hidden_dim, num_heads, intermediate_dim, key_dim, gat
 def test_published_numbers_of_parameters(tmp_path):
     """Of the small ones as they are counted, of all by a formula of their sizes."""
     found = {size: count for (name, size), count in both.elsewhere(tmp_path)[1].items() if name == "t5"}
-    assert len(found) == 3 and found.items() <= PUBLISHED.items()
+    assert len(found) == 2 and found.items() <= PUBLISHED.items()
     assert {size: by_formula(**SIZES["t5"][size]) for size in PUBLISHED} == PUBLISHED
 
 
