@@ -17,6 +17,7 @@ CHANGES = {
     "TABLE": ((P, D), (P, D), lambda p, d: (p, d)),
     "LINEAR": ((D, N, H), (N * H, D), lambda d, n, h: (n * H + h, d)),
     "FROM_HEADS": ((N, H, D), (D, N * H), lambda n, h, d: (d, n * H + h)),
+    "LEADING": ((P, D), (1, P, D), lambda p, d: (0, p, d)),
     "CONV1D": ((D, N, H), (D, N * H), lambda d, n, h: (d, n * H + h)),
     "CONV1D_FROM_HEADS": ((N, H, D), (N * H, D), lambda n, h, d: (n * H + h, d)),
     "PATCHES": ((P, P, C, D), (D, C, P, P), lambda row, column, c, d: (d, c, row, column)),
