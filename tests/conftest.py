@@ -8,6 +8,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# PyTorch: test files share the cores already, and threads that wait for each other take twice the time of none.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # JAX, and TensorFlow where it uses XLA: compiling well takes several times as long as running these few steps.
 in_a_hurry = "xla_backend_optimization_level=0 xla_llvm_disable_expensive_passes=true xla_cpu_use_fusion_emitters=false"
 in_a_hurry += " xla_cpu_parallel_codegen_split_count=1"
