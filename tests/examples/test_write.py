@@ -93,7 +93,11 @@ def test_ctrl_c_ends_the_text(trained, capsys, monkeypatch):
         yield [" on"]
 
     monkeypatch.setattr(kt, "stream", stream)
-    assert written(capsys, trained, "the cat") == "the cat sat\n"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
+    try:
+        assert written(capsys, trained, "the cat") == "the cat sat\n"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_training_learns_the_text(trained):
