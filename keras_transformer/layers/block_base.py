@@ -15,6 +15,7 @@ from keras_transformer.layers.common import (
     check_optional_size,
     check_rate,
     derived_seed,
+    head_dim,
     plain_int,
 )
 from keras_transformer.layers.feed_forward import FeedForward
@@ -124,17 +125,9 @@ class Block(keras.layers.Layer):
         )
 
     def _make_attention(self, hidden_dim, name):
-        key_dim = self.key_dim
-        if key_dim is None:
-            if hidden_dim % self.num_heads:
-                raise ValueError(
-                    "The feature dim must be a multiple of `num_heads` when `key_dim` is not given. "
-                    f"Received: hidden_dim={hidden_dim}, num_heads={self.num_heads}"
-                )
-            key_dim = hidden_dim // self.num_heads
         return MultiHeadAttention(
             self.num_heads,
-            key_dim,
+            self.key_dim or head_dim(hidden_dim, self.num_heads),
             dropout=self.dropout,
             use_bias=self.use_bias,
             seed=derived_seed(self.seed, name),

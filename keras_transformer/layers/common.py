@@ -64,6 +64,16 @@ def check_mask(x, **arguments):
             raise ValueError(f"`{name}` must have the shape of the positions, {expected}. Received: {given}")
 
 
+def head_dim(hidden_dim, num_heads):
+    """The size of a head where none is given."""
+    if hidden_dim % num_heads:
+        raise ValueError(
+            "`hidden_dim` must be a multiple of `num_heads` when `key_dim` is not given. "
+            f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+        )
+    return hidden_dim // num_heads
+
+
 def feature_shape(output_shape):
     """The `output_shape` argument as a tuple, or None."""
     if output_shape is None:

@@ -3,6 +3,8 @@
 Letters: B batch, T query length, S key length, N heads, D features.
 """
 
+import abc
+
 import keras
 from keras import ops
 
@@ -13,7 +15,7 @@ from keras_transformer.ops.masks import indices
 from keras_transformer.ops.relative import alibi_slopes, distances, relative_buckets
 
 
-class PositionBias(keras.layers.Layer):
+class PositionBias(keras.layers.Layer, abc.ABC):
     """Base of the position biases. A subclass says in `between` what is added for two positions.
 
     There are two ways to use one: in a model, `bias = layer(x)` is handed to any number of blocks or attention layers
@@ -34,9 +36,9 @@ class PositionBias(keras.layers.Layer):
         self.supports_masking = True
         self.num_heads = int(num_heads)
 
+    @abc.abstractmethod
     def between(self, query_positions, key_positions):
         """float32 (B or 1, N, T, S) for int32 positions (B or 1, T) and (B or 1, S); what is at -1 may be anything."""
-        raise NotImplementedError
 
     def build(self, x_shape=None):
         self.built = True

@@ -19,16 +19,6 @@ def final_norm(options, name):
     return make_norm(norm, epsilon, name, options["dtype"])
 
 
-def head_dim(hidden_dim, num_heads):
-    """The size of a head where none is given."""
-    if hidden_dim % num_heads:
-        raise ValueError(
-            "`hidden_dim` must be a multiple of `num_heads` when `key_dim` is not given. "
-            f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
-        )
-    return hidden_dim // num_heads
-
-
 def dense_options(options):
     """Those of the options of a block that are for its projections, and the others."""
     dense = {key: options[key] for key in options if key == "use_bias" or key.startswith(("kernel_", "bias_"))}

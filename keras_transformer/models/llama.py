@@ -7,8 +7,8 @@ import keras
 
 from keras_transformer import layers
 from keras_transformer.arguments import check_size
-from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed
-from keras_transformer.models.common import final_norm, for_block, head_dim
+from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed, head_dim
+from keras_transformer.models.common import final_norm, for_block
 from keras_transformer.models.sizes import sizes_of
 
 LAYER_TYPES = ("sliding_attention", "full_attention")

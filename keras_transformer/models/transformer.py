@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.arguments import check_size
 from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
-from keras_transformer.layers.common import derived_seed
+from keras_transformer.layers.common import derived_seed, head_dim
 from keras_transformer.models.common import final_norm, for_block
 from keras_transformer.models.encoder_decoder import (
     NEEDS_FINAL_NORM,
@@ -91,11 +91,8 @@ def transformer(
         stop_token_id=stop_token_id,
     )
     check_size(hidden_dim=hidden_dim, num_heads=num_heads, intermediate_dim=intermediate_dim)
-    if "key_dim" not in block_options and hidden_dim % num_heads:
-        raise ValueError(
-            "`hidden_dim` must be a multiple of `num_heads` when `key_dim` is not given. "
-            f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
-        )
+    if "key_dim" not in block_options:
+        head_dim(hidden_dim, num_heads)  # refused here, before anything is made
     num_encoder_layers, num_decoder_layers = pair(num_layers)
     config = {
         "family": "transformer",

@@ -3,6 +3,8 @@
 Letters: B rows of a batch, T length.
 """
 
+import abc
+
 import keras
 import numpy as np
 
@@ -10,7 +12,7 @@ from keras_transformer.arguments import check_count, check_id, check_size
 from keras_transformer.data import pad_batch
 
 
-class Objective:
+class Objective(abc.ABC):
     """Base of the objectives: rows of token ids in, `(inputs, labels, sample_weight)` for `fit` out, all NumPy.
 
     What is drawn for a row depends on `seed` and on its number in the stream alone: the same stream comes out whatever
@@ -29,9 +31,9 @@ class Objective:
         check_count(0, seed=seed)
         self.pad_token_id, self.seed = int(pad_token_id), int(seed)
 
+    @abc.abstractmethod
     def example(self, row, number=0):
         """One example, not padded."""
-        raise NotImplementedError
 
     def __call__(self, rows, first=0, length=None):
         """A batch.
