@@ -19,7 +19,7 @@ from keras_transformer.generation import coverage
 from keras_transformer.generation.candidates import IMPOSSIBLE, choose, take
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.loop_base import LoopBase, repeat_rows
+from keras_transformer.generation.loop_base import LoopBase, once_read, repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.results import Result
@@ -30,7 +30,8 @@ class BeamLoop(LoopBase):
 
     def __init__(self, decoder, model, source, target):
         super().__init__(decoder, model, source, target)
-        self._start = compile_function(self._start_beams, model)
+        self._first = compile_function(self._first_beams, model)
+        self._watch = compile_function(self._read_and_watch, model)
         self._chunk = compile_function(self._chunk_of_beams, model, donate=(0,))
 
     def run(self, rows, source_rows, request):
@@ -47,7 +48,13 @@ class BeamLoop(LoopBase):
         is_open = ops.convert_to_tensor(np.arange(batch_size) < len(rows))  # the others only fill up the batch
         static = {"rule": request.rule, "beams": request.beams}
         room = bucket(request.max_new_tokens, 16)
-        loop = self._start(batch, is_open, told, length=length, room=room, **static)
+        attention = None
+        if request.beams.covers:
+            logits, state, attention = self._watch(batch, length=length)
+        else:
+            logits, state = self._read(batch, length=length, spare=0)
+        loop = self._first(once_read(batch), logits, attention, is_open, told, length=length, room=room, **static)
+        loop["state"] = self._repeated(state, request.beams.num_beams)
         used = self._slots_taken(rows, request.before)
         remaining = request.max_new_tokens - 1
         while remaining > 0 and ops.convert_to_numpy(loop["is_open"]).any():
@@ -63,13 +70,13 @@ class BeamLoop(LoopBase):
             used, remaining = used + count, remaining - count
         return _results(loop["finished"], len(rows), request)
 
-    def _start_beams(self, batch, is_open, told, rule, beams, length, room):
+    def _read_and_watch(self, batch, length):
+        return coverage.run(self.decoder.start, batch, length)
+
+    def _first_beams(self, batch, logits, attention, is_open, told, rule, beams, length, room):
         loop = {"position": batch["next_position"]}
         if beams.covers:
-            logits, loop["state"], attention = coverage.run(self.decoder.start, batch, length)
             loop["coverage"] = coverage.start(attention, batch, self.source.masked_token_id)
-        else:
-            logits, loop["state"] = self.decoder.start(batch, length)
         if rule.reads_text:
             loop["text"] = self._text(batch, rule, logits.shape[-1], length)
         loop, logits = repeat_rows((loop, logits), beams.num_beams)
@@ -116,7 +123,7 @@ class BeamLoop(LoopBase):
         loop = {**loop, "num_new": num_new}
         loop["finished"] = _finish(loop, candidates, texts, candidates["totals"] / quotient)
         loop["running"] = {"tokens": take(texts, chosen["index"]), "sums": chosen["sums"]}
-        loop["is_open"] = _is_open(loop, chosen["totals"][:, 0] / quotient, told, beams)
+        loop["is_open"] = _is_open(loop, chosen["totals"][:, 0] / quotient, told)
         return self._move(loop, chosen, rule)
 
     def _move(self, loop, chosen, rule):
@@ -125,7 +132,9 @@ class BeamLoop(LoopBase):
         first = num_beams * ops.expand_dims(ops.arange(num_searches, dtype="int32"), -1)
         rows = ops.reshape(chosen["parent"] + first, (-1,))
         token = ops.reshape(chosen["token"], (-1,))
-        loop = {**loop, "token": token, "state": self.decoder.move(loop["state"], rows)}
+        loop = {**loop, "token": token}
+        if "state" in loop:  # behind the prompt all beams are alike
+            loop["state"] = self.decoder.move(loop["state"], rows)
         loop["position"] = ops.take(loop["position"], rows, axis=0)
         if "coverage" in loop:
             loop["coverage"] = coverage.move(loop["coverage"], rows)
@@ -153,15 +162,15 @@ def _finish(loop, candidates, texts, scores):
     return {name: take(x, best) for name, x in merged.items()}
 
 
-def _is_open(loop, best_score, told, beams):
+def _is_open(loop, best_score, told):
     """Which searches go on: can a running text still beat the worst finished one, and is there one at all?"""
     sums, worst = loop["running"]["sums"], loop["finished"]["scores"][:, -1]
-    if beams.early_stopping == "never":  # the best that could become of a beam, its source covered in full
-        longest = ops.where(told["length_penalty"] > 0, told["max_new_tokens"], loop["num_new"])
-        best_score = ops.max(sums, axis=1) / _power(longest, told["length_penalty"])
+    longest = ops.where(told["length_penalty"] > 0, told["max_new_tokens"], loop["num_new"])
+    best_possible = ops.max(sums, axis=1) / _power(longest, told["length_penalty"])  # its source covered in full
+    best_score = ops.where(told["stops_when_sure"], best_possible, best_score)
     is_open = ops.logical_and(best_score > worst, ops.max(sums, axis=1) > IMPOSSIBLE / 2)
-    if beams.early_stopping is True:
-        is_open = ops.logical_and(is_open, worst <= IMPOSSIBLE / 2)
+    has_enough = ops.logical_and(told["stops_early"], worst > IMPOSSIBLE / 2)
+    is_open = ops.logical_and(is_open, ops.logical_not(has_enough))
     return ops.logical_and(loop["is_open"], is_open)
 
 

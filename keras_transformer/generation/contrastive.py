@@ -14,7 +14,7 @@ import copy
 import keras
 from keras import ops
 
-from keras_transformer.generation.compile import trace_step
+from keras_transformer.generation.compile import compile_function, trace_step
 from keras_transformer.generation.decoders import CachedEncoderDecoder, at
 from keras_transformer.generation.loop import Loop
 from keras_transformer.generation.loop_base import repeat_rows
@@ -34,8 +34,9 @@ class ContrastiveLoop(Loop):
 
     def __init__(self, decoder, model, source, target):
         super().__init__(with_hidden_states(decoder), model, source, target)
+        self._start = compile_function(self._read_and_choose, model)
 
-    def _start_function(self, batch, done, told, noise, rule, repeats, length):
+    def _read_and_choose(self, batch, done, told, noise, rule, repeats, length):
         outputs, state = self.decoder.prefill(batch, length)
         is_token = batch["positions"] >= 0
         if self.target.masked_token_id is not None:
@@ -101,7 +102,8 @@ def with_hidden_states(decoder):
     name = "decoder" if isinstance(decoder, CachedEncoderDecoder) else "model"
     model, decoder.hidden_dim = _with_hidden_states(getattr(decoder, name))
     setattr(decoder, name, model)
-    if decoder.__dict__.pop("step", None):  # recorded with the model as it was
+    vars(decoder).pop("compiled_start", None)
+    if vars(decoder).pop("step", None):  # recorded with the model as it was
         decoder.step = trace_step(decoder.step)
     return decoder
 

@@ -1,6 +1,6 @@
 """What drafts tokens for `SpeculativeLoop`: a smaller model, or the text itself.
 
-A drafter offers functions of tensors, of which `start`, `propose` and `accept` are compiled with the loop:
+A drafter offers functions of tensors, of which `propose` and `accept` are compiled with the loop:
 
     prompts(rows, source_rows, batch_size)           -> what `start` needs, and the room for tokens in it
     start(batch, length, spare)                      -> a state from which `spare` tokens may be taken back at once
@@ -56,7 +56,7 @@ class ModelDrafter(LoopBase):
 
     def start(self, batch, length, spare):
         try:
-            logits, state = self.decoder.start(batch, length, spare)
+            logits, state = self._read(batch, length=length, spare=spare)
         except CannotCache as error:
             raise DraftCannotCache(str(error)) from error
         except LooksBothWays as error:

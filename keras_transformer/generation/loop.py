@@ -2,7 +2,7 @@
 
 Letters: B batch, V vocabulary, C tokens per chunk.
 
-The loop runs inside one compiled function per cache size. A chunk ends when the cache is full; the cache is then
+Prompts are read by one compiled function, and the loop runs inside another per cache size. A chunk ends when the cache is full; the cache is then
 doubled, so that a short text never pays for a long one and a long one compiles a handful of shapes. All that changes
 from call to call (limits, stop ids, weights) is an argument.
 """
@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.loop_base import LoopBase, as_tensor, repeat_rows
+from keras_transformer.generation.loop_base import LoopBase, as_tensor, once_read, repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.sampling import most_probable, sample
@@ -27,7 +27,7 @@ class Loop(LoopBase):
 
     def __init__(self, decoder, model, source, target):
         super().__init__(decoder, model, source, target)
-        self._start = compile_function(self._start_function, model)
+        self._first = compile_function(self._first_tokens, model)
         self._chunk = compile_function(self._chunk_function, model, donate=(0,))
 
     def stream(self, rows, source_rows, request, largest_chunk=None, grows=False):
@@ -71,9 +71,15 @@ class Loop(LoopBase):
         stop = pad_rows([request.stop_token_ids], -1, bucket(len(request.stop_token_ids), SMALLEST_STOP_LIST))[0]
         return {name: as_tensor(value) for name, value in {**request.parameters, "stop": stop, **more}.items()}
 
-    def _start_function(self, batch, done, told, noise, rule, repeats, length, spare=0):
-        logits, state = self.decoder.start(batch, length, spare)
-        loop = {"state": state, "position": batch["next_position"], "done": done}
+    def _start(self, batch, done, told, noise, length, rule, repeats, spare=0):
+        """Read the prompts and choose the first token behind each."""
+        logits, state = self._read(batch, length=length, spare=spare)
+        static = {"rule": rule, "repeats": repeats, "length": length}
+        loop, written = self._first(once_read(batch), logits, done, told, noise, **static)
+        return {**loop, "state": self._repeated(state, repeats)}, written
+
+    def _first_tokens(self, batch, logits, done, told, noise, rule, repeats, length):
+        loop = {"position": batch["next_position"], "done": done}
         if rule.reads_text:
             loop["text"] = self._text(batch, rule, logits.shape[-1], length)
         if repeats > 1:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.compile import can_compile
+from keras_transformer.generation.compile import can_compile, compile_function
 from keras_transformer.generation.decoders import FullForward
 from keras_transformer.generation.processors import count_tokens
 from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
@@ -31,11 +31,17 @@ class LoopBase:
         self.source, self.target = source, target
         # Only a Keras model can be traced; any other callable may work on NumPy inside.
         self._while_loop = ops.while_loop if can_compile(model) else _while_loop
+        self._read = _compiled_start(decoder)
+        self._repeat = compile_function(repeat_rows, decoder.model)
 
     @property
     def pads_source(self):
         """Whether sources of different lengths may share a batch."""
         return self.decoder.pads_source
+
+    def _repeated(self, tree, repeats):
+        """Every row of every tensor `repeats` times in turn."""
+        return tree if repeats == 1 else self._repeat(tree, repeats=repeats)
 
     def _extend(self, loop, length):
         """The same loop with room for `length` tokens."""
@@ -103,7 +109,7 @@ class LoopBase:
 
     def _text(self, batch, rule, vocabulary_size, length):
         token_ids, lengths = batch["token_ids"], batch["last"] + 1
-        if "before" in batch:
+        if "text_ids" in batch:
             token_ids, lengths = batch["text_ids"], batch["text_lengths"]
         # One more than the cache holds: the last token of a text is not fed yet.
         token_ids = pad_columns(token_ids, length + 1)
@@ -128,6 +134,18 @@ class LoopBase:
         is_masked = ops.cast(ops.equal(tokens, self.target.masked_token_id), "int32")
         is_before_text = ops.cumprod(is_masked, axis=1) * ops.cast(ops.equal(positions[:, :1], 0), "int32")
         return positions - ops.cumsum(is_before_text, axis=1)
+
+
+def _compiled_start(decoder):
+    """`decoder.start`, compiled once for all loops: prompts are read alike, whatever is written behind them."""
+    if "compiled_start" not in vars(decoder):
+        decoder.compiled_start = compile_function(decoder.start, decoder.model)
+    return decoder.compiled_start
+
+
+def once_read(batch):
+    """What is still of use of a batch when its prompts were read."""
+    return {name: x for name, x in batch.items() if name != "before"}
 
 
 def _begins(rows, before):

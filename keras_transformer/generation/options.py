@@ -230,6 +230,8 @@ class Options:
             for name, default in defaults.items():
                 value = getattr(self, name)
                 parameters[name] = np.float32(default if value is None else value)
+            parameters["stops_early"] = np.bool_(self.early_stopping is True)
+            parameters["stops_when_sure"] = np.bool_(self.early_stopping == "never")
         return Request(
             max_new_tokens,
             stop_token_ids,
@@ -239,7 +241,6 @@ class Options:
             repeats=self.num_return_sequences,
             beams=Beams(
                 self.num_beams or 1,
-                self.early_stopping or False,
                 self.num_beam_groups or 1,
                 covers=self.coverage_penalty is not None,
             ),

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 
 from keras_transformer import weights
-from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.loop_base import LoopBase
 from keras_transformer.generation.prompts import bucket
 
@@ -103,16 +102,12 @@ def check_prefix(prefix, model, cache_dtype):
 class Reader(LoopBase):
     """Reads texts and writes nothing."""
 
-    def __init__(self, decoder, model, source, target):
-        super().__init__(decoder, model, source, target)
-        self._start = compile_function(self.decoder.start, model)
-
     def read(self, rows, source_rows, before=None):
         """What is `Kept` of the rows; None if the decoder keeps nothing."""
         if not self.decoder.keeps:
             return None
         batch, length = self._batch(rows, source_rows, bucket(len(rows), 1), before)
-        logits, state = self._start(batch, length=length)
+        logits, state = self._read(batch, length=length, spare=0)
         return Kept(state, logits, self._slots_taken(rows, before))
 
 

@@ -56,7 +56,6 @@ class Beams(NamedTuple):
     """
 
     num_beams: int = 1
-    early_stopping: bool | str = False
     num_groups: int = 1
     covers: bool = False
 

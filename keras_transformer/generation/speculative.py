@@ -16,7 +16,6 @@ from keras import ops
 
 from keras_transformer.generation.decoders import at
 from keras_transformer.generation.loop import Loop, Noise, is_stop
-from keras_transformer.generation.loop_base import repeat_rows
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket
 from keras_transformer.generation.sampling import draw, most_probable, normalised
@@ -49,13 +48,16 @@ class SpeculativeLoop(Loop):
         """
         batch_size, (num_drafts, _) = bucket(len(rows), 1), request.draft
         batch, length = self._batch(rows, source_rows, batch_size, request.before)
-        batch["draft"], draft_length = self.drafter.prompts(rows, source_rows, batch_size)
+        prompts, draft_length = self.drafter.prompts(rows, source_rows, batch_size)
         told = self._told(request, max_new_tokens=np.int32(request.max_new_tokens))
         noise, draws = Noise(request, batch_size), 2 * num_drafts + 1  # drafts, their acceptance, one more token
         done = ops.convert_to_tensor(np.arange(batch_size) >= len(rows))
-        static, num_results = {"rule": request.rule, "draft": request.draft}, len(rows) * request.repeats
-        sizes = {"length": length, "draft_length": draft_length, "repeats": request.repeats}
-        loop, written, count, used = self._start(batch, done, told, noise.draw(1, 1), **sizes, **static)
+        static, num_results = {"rule": request.rule}, len(rows) * request.repeats
+        options = {"length": length, "repeats": request.repeats, "spare": num_drafts}  # all drafts may be rejected
+        loop, written = self._start(batch, done, told, noise.draw(1, 1), **options, **static)
+        draft = self._repeated(self.drafter.start(prompts, draft_length, num_drafts), request.repeats)
+        loop, written, count = self._with_draft(loop, written, draft, told)
+        used = self._used(loop)
         chunk = 1 if grows else largest_chunk
 
         def is_full(used, length, room):
@@ -78,18 +80,15 @@ class SpeculativeLoop(Loop):
                 chunk = min(2 * chunk, largest_chunk)
             numbers = noise.draw(rounds * draws, max(1, length // (num_drafts + 1)) * draws)
             limit = ops.convert_to_tensor(np.int32(rounds))
-            loop, written, count, used = self._chunk(loop, told, limit, numbers, size=length, **static)
+            loop, written, count, used = self._chunk(loop, told, limit, numbers, size=length, draft=request.draft, **static)
 
-    def _start_function(self, batch, done, told, noise, rule, repeats, length, draft_length, draft):
-        spare, _ = draft  # all drafts may be rejected
-        loop, written = super()._start_function(batch, done, told, noise, rule, repeats, length, spare)
+    def _with_draft(self, loop, written, draft, told):
+        """What a loop holds of drafts, and tells of them, after its first token."""
         count = ops.ones_like(loop["token"])
-        state = repeat_rows(self.drafter.start(batch["draft"], draft_length, spare), repeats)
-        loop["draft"] = self.drafter.accept(state, None, written["tokens"], count)
-        loop["num_new"] = count
-        loop["done"] = ops.logical_or(loop["done"], told["max_new_tokens"] <= 1)
-        written["drafted"] = ops.zeros_like(written["tokens"], "bool")
-        return loop, written, count, self._used(loop)
+        done = ops.logical_or(loop["done"], told["max_new_tokens"] <= 1)
+        draft = self.drafter.accept(draft, None, written["tokens"], count)
+        written = {**written, "drafted": ops.zeros_like(written["tokens"], "bool")}
+        return {**loop, "draft": draft, "num_new": count, "done": done}, written, count
 
     def _chunk_function(self, loop, told, limit, noise, size, rule, draft):
         (num_drafts, _), batch_size = draft, loop["token"].shape[0]

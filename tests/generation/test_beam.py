@@ -84,7 +84,7 @@ def test_a_row_alone_is_the_row_in_any_batch_and_order(kind, cache):
     model, rows, fronts = stacked_gpt(), ragged((5, 1, 9, 3)), ragged((5, 1, 9, 3))
     options = {"num_beams": 4, "num_beam_groups": 2, "length_penalty": 0.6}
     if kind == "encoder-decoder":
-        model, fronts = translator(num_layers=1), [[5], [], [6, 7, 8], [9]]
+        model, fronts = translator(), [[5], [], [6, 7, 8], [9]]
         options |= {"coverage_penalty": 0.3} if cache else {}
 
     def write(order, batch_size):

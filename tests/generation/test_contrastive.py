@@ -81,7 +81,7 @@ def test_decoder_only_as_by_hand(head, cache):
 
 @pytest.mark.parametrize("cache", ["auto", False])
 def test_encoder_decoder_as_by_hand(cache):
-    model = translator(num_layers=1)
+    model = translator()
     states = kt.models.encoder_from_ids(model)(model.inputs[0])
     target = model.get_layer("target_embedding")(model.inputs[1])
     hidden = keras.Model(model.inputs, model.get_layer("decoder")([target, states]))
@@ -149,7 +149,7 @@ def test_stops_batches_and_streams():
 
 
 def test_the_model_itself_stays_as_it_is(tmp_path):
-    for model in (gpt("tied")[0], translator(num_layers=1, share_embeddings=None)):
+    for model in (gpt("tied")[0], translator(share_embeddings=None)):
         summary, config = model.count_params(), model.get_config()
         prompts = PROMPTS if len(model.inputs) == 1 else SOURCES
         expected = kt.generate(model, prompts, 5, penalty_alpha=0.6, top_k=4)

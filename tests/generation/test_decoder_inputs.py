@@ -15,7 +15,7 @@ BEGINNINGS = [[7, 8, 9], [], [4], [10, 0, 11, 12, 5]]  # 0 is the id that the mo
 
 def test_greedy_goes_on_where_the_target_ends():
     """With and without a cache."""
-    model = translator(num_layers=1)
+    model = translator()
     results = [
         kt.generate(model, SOURCES, 4, decoder_inputs=BEGINNINGS, cache=cache, return_dict=True)
         for cache in (True, False)
@@ -30,7 +30,7 @@ def test_greedy_goes_on_where_the_target_ends():
 
 
 def test_arrays_keep_their_padding_and_one_beginning_is_for_all():
-    model = translator(num_layers=1)
+    model = translator()
     lists = kt.generate(model, SOURCES[:2], 4, decoder_inputs=[[7, 8], [9]], stop_token_id=[])
     array = np.asarray([[7, 8], [0, 9]])
     arrays = kt.generate(model, SOURCES[:2], 4, decoder_inputs=array, stop_token_id=[])
@@ -63,7 +63,7 @@ def test_as_transformers(num_beams):
 
 
 def test_samples_and_streams():
-    model = translator(num_layers=1)
+    model = translator()
     told = {"decoder_inputs": BEGINNINGS, "temperature": 1.5, "seed": 5, "num_return_sequences": 2}
     drawn = kt.generate(model, SOURCES, 6, return_dict=True, **told)
     pieces = list(kt.stream(model, SOURCES, 6, **told))
@@ -84,7 +84,7 @@ class Marking(Letters):
 @pytest.mark.parametrize("tokenizer", [Letters(), Marking()])
 def test_strings(tokenizer):
     """The beginning is part of the text, and of a stream only what is new; marks that are added are left out."""
-    model, beginnings = translator(num_layers=1), Letters().encode(["ab", ""])
+    model, beginnings = translator(), Letters().encode(["ab", ""])
     told = {"tokenizer": tokenizer, "stop_token_id": [2], "bad_words_ids": [0, 1, 2]}
     texts = kt.generate(model, ["abc", "hello"], 4, decoder_inputs=["ab", ""], **told)
     sources = tokenizer.encode(["abc", "hello"])
@@ -96,7 +96,7 @@ def test_strings(tokenizer):
 
 
 def test_bad_beginnings():
-    model = translator(num_layers=1)
+    model = translator()
     with pytest.raises(ValueError, match="decoder_inputs.*encoder-decoders"):
         kt.generate(stacked_gpt(), SOURCES, 2, decoder_inputs=BEGINNINGS)
     with pytest.raises(ValueError, match="`decoder_inputs` has 3 rows.*4"):
@@ -105,7 +105,7 @@ def test_bad_beginnings():
         kt.generate(model, SOURCES, 2, decoder_inputs=[[5], [VOCABULARY_SIZE], [5], [5]])
     with pytest.raises(ValueError, match=r"decoder_inputs\[0\].*integer"):
         kt.generate(model, SOURCES, 2, decoder_inputs=[[0.5], [5], [5], [5]])
-    learned = translator(num_layers=1, position="learned", max_sequence_length=10)
+    learned = translator(position="learned", max_sequence_length=10)
     with pytest.raises(ValueError, match="10"):
         kt.generate(learned, SOURCES, 4, decoder_inputs=[5] * 7)
     assert kt.generate(learned, SOURCES, 4, decoder_inputs=[5] * 6, stop_token_id=[]).shape == (4, 10)

@@ -84,7 +84,7 @@ def test_arrays_keep_their_padding(side):
 @pytest.mark.parametrize("cache", [True, False])
 def test_encoder_decoders_read_the_source_once(cache):
     """The inputs continue the targets."""
-    model, sources = translator(num_layers=1), ragged((5, 2, 9), seed=4)
+    model, sources = translator(), ragged((5, 2, 9), seed=4)
     prefix, nothing = kt.prefill(model, sources, cache=cache), [[]] * 3
     options = {"stop_token_id": [], "cache": cache}
     assert (kt.generate(model, nothing, 4, prefix=prefix, **options) == kt.generate(model, sources, 4, **options)).all()
@@ -96,7 +96,7 @@ def test_encoder_decoders_read_the_source_once(cache):
 
 
 def test_beams_of_an_encoder_decoder():
-    model, sources = translator(num_layers=1), ragged((5, 2, 9), seed=4)
+    model, sources = translator(), ragged((5, 2, 9), seed=4)
     options = {"num_beams": 3, "stop_token_id": []}
     beams = kt.generate(model, [[]] * 3, 4, prefix=kt.prefill(model, sources), **options)
     assert (beams == kt.generate(model, sources, 4, **options)).all()

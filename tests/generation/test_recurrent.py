@@ -107,13 +107,13 @@ class TestSpeculative:
     """A state cannot be rewound: so many are kept as tokens may be taken back."""
 
     def test_recurrent_models_draft_for_each_other(self):
-        model, expected = writer(), kt.generate(writer(), PROMPTS, 60)
+        model, expected = writer(), kt.generate(writer(), PROMPTS, 30)
         draft = keras.models.clone_model(model)
         draft.set_weights([w + 0.02 * np.random.default_rng(0).normal(size=w.shape) for w in model.get_weights()])
         options = {"assistant_model": draft, "num_assistant_tokens": 3}
-        found = kt.generate(model, PROMPTS, 60, return_dict=True, **options)
+        found = kt.generate(model, PROMPTS, 30, return_dict=True, **options)
         assert (found["token_ids"] == expected).all()
-        assert 0.05 < found["num_accepted_tokens"].mean() / 60 < 0.95
+        assert 0.05 < found["num_accepted_tokens"].mean() / 30 < 0.95
 
     def test_for_an_encoder_decoder_and_behind_a_prefix(self):
         model = translator("lstm", "bahdanau")

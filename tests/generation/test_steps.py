@@ -188,7 +188,7 @@ class TestCompiledOnce:
     """
 
     def test_a_mix_of_prompts_and_batches(self):
-        model = counting()
+        model = keras.models.clone_model(counting())  # of which nothing is compiled yet
 
         def write(*lengths, new=5):
             kt.generate(model, ragged(lengths), new)
