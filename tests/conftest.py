@@ -1,5 +1,6 @@
 """Every test starts from the same seed and an empty Keras session, on the backend that KERAS_BACKEND names."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -29,8 +30,12 @@ def pytest_report_header():
 
 @pytest.fixture(autouse=True, scope="module")
 def fresh_compilations():
-    """On JAX every compiled function keeps areas of memory mapped; some thousand of them, and the compiler crashes."""
+    """Models hold what was compiled for them, and Python finds out late that nobody holds the models.
+
+    On JAX every compiled function keeps areas of memory mapped; some thousand of them, and the compiler crashes.
+    """
     yield
+    gc.collect()
     if keras.backend.backend() == "jax":
         import jax
 

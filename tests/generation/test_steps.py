@@ -198,6 +198,7 @@ class TestCompiledOnce:
                 write(*lengths)
             write(10, new=64)  # what does not fit into 64 goes on in 128
 
+        write(70, new=1)  # the model is tried at its first use
         _, runs, traces = counted(model, mix)
         assert runs == 7 * 5 + 64
         if BACKEND == "torch":
