@@ -6,12 +6,13 @@ rows are all that may become of it.
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 
 import keras_transformer as kt
 from tests.backend import numpy
-from tests.invariants.table import FAMILIES, VOCABULARY_SIZE, call
+from tests.invariants.table import EVERY_LAYER, FAMILIES, VOCABULARY_SIZE, call, named
 
 PADDING, CUT, HOLE = 3, 2, 2  # pad ids added, tokens cut off the front of a shorter text, the place of a hole
 PADDED = [family for family in FAMILIES if family.pads]
@@ -33,7 +34,12 @@ def variants(text, pads):
     if pads:
         short, hole, no_hole = text[CUT:], text.copy(), text.copy()
         hole[HOLE], no_hole[HOLE] = 0, 7
-        rows |= {"left": padded(text, PADDING), "both": padded(text, 1), "hole": padded(hole), "no hole": padded(no_hole)}
+        rows |= {
+            "left": padded(text, PADDING),
+            "both": padded(text, 1),
+            "hole": padded(hole),
+            "no hole": padded(no_hole),
+        }
         rows |= {f"short {left}": padded(short, left) for left in (0, 1, CUT + PADDING)}
         rows |= {"full": np.pad(other(text), (0, PADDING), mode="wrap"), "empty": padded(text[:0])}
     return rows
@@ -138,10 +144,17 @@ def test_the_future(family):
 
 
 # one row for each kind of layer that drops something
-DROPPING = ("transformer", "sinks, layer scale, parallel", "gpt, experts", "rnn")
+DROPPING = named("transformer", "sinks, layer scale, parallel", "gpt, experts", "rnn")
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family.name in DROPPING], ids=str)
+@pytest.mark.parametrize("family", DROPPING, ids=str)
 def test_dropout_is_off_at_inference(family):
     """B09: the models above have dropout everywhere, or no two of their rows would agree; nor is anything scaled."""
     assert_same(call(family.new(dropout=0.0), family.ids(batch=1))[0], batch_of(family).alone)
+
+
+def test_the_short_list_holds_every_layer():
+    def classes(families):
+        return {type(layer) for family in families for layer in family.model._flatten_layers()}
+
+    assert classes(EVERY_LAYER) | {keras.Sequential} == classes(FAMILIES)
