@@ -302,7 +302,7 @@ def named(*names):
 # Together they hold a layer of every class (test_sequences.py looks whether they do): enough for what depends on the
 # layers and not on how they are put together.
 EVERY_LAYER = named(
-    "transformer",
+    "transformer, norm first",
     "rotary, QK norm, soft cap, sandwich",
     "alibi",
     "one relative bias for all",

@@ -157,9 +157,7 @@ def test_an_even_spread_has_the_least_balancing_loss():
     np.testing.assert_allclose(losses(layer, vectors(2, 5, D)), 2, rtol=1e-5)  # k
 
 
-@pytest.mark.parametrize(
-    "capacity_factor, masked", [(0.25, False), (0.5, True), (1.0, False), (1.0, True), (4.0, False)]
-)
+@pytest.mark.parametrize("capacity_factor, masked", [(0.25, False), (0.5, True), (1.0, True), (4.0, False)])
 def test_capacity_in_training(capacity_factor, masked):
     layer, weights = randomized(capacity_factor=capacity_factor, use_bias=True)
     x = vectors(2, 5, D)
@@ -187,9 +185,7 @@ def test_batch_mates_and_padding_change_nothing():
     layer, _ = randomized()
     x = vectors(3, 5, D)
     padded = np.pad(x, ((0, 0), (2, 1), (0, 0)))
-    expected, turned, alone, inside = run(
-        lambda x, padded: (layer(x), layer(x[::-1]), layer(x[1:2]), layer(padded)), x, padded
-    )
+    expected, turned, alone, inside = run(lambda *inputs: [layer(x) for x in inputs], x, x[::-1].copy(), x[1:2], padded)
     np.testing.assert_allclose(turned, expected[::-1], atol=1e-6)
     np.testing.assert_allclose(alone, expected[1:2], atol=1e-6)
     np.testing.assert_allclose(inside[:, 2:-1], expected, atol=1e-6)
