@@ -108,7 +108,8 @@ class _Probe:
             return [inputs[name] for name in anatomy.input_names(self.model)]
         return inputs
 
-    def _require(self, name, outputs, expected, hint=""):
+    def _require(self, name, outputs, expected, hint=lambda: ""):
+        """The largest relative difference; if it is too large, an error that ends with what `hint` finds out."""
         error = 0.0
         for output, right in zip(outputs, expected, strict=True):
             scale = max(float(np.abs(right).max(initial=0)), 1e-30)
@@ -117,7 +118,7 @@ class _Probe:
         if not error <= self.tolerance:
             raise InvariantError(
                 f"The invariant `{name}` is broken: outputs differ by {error:.1e} of the largest, "
-                f"allowed is {self.tolerance:.1e}.{hint}"
+                f"allowed is {self.tolerance:.1e}.{hint()}"
             )
         return error
 
@@ -141,8 +142,11 @@ class _Probe:
                 )
             lengths = [output.shape[1] if output.ndim > 2 else None for output in self.outputs]
             outputs = [x if n is None else x[:, :n] for x, n in zip(self._call(padded), lengths, strict=True)]
-            hint = where_the_mask_ends(self.model, self._as_taken(padded))
-            error = max(error, self._require("padding", outputs, self.outputs, hint))
+            found = self._require(
+                *("padding", outputs, self.outputs),
+                hint=lambda padded=padded: where_the_mask_ends(self.model, self._as_taken(padded)),
+            )
+            error = max(error, found)
         return error
 
     def batch(self):
@@ -199,7 +203,7 @@ class _Probe:
         if logits is None:
             return "none of its layers keeps a cache"
         hint = f" Not of this library and maybe mixing positions: {', '.join(foreign)}." if foreign else ""
-        return self._require("cache", _arrays(logits), [self.outputs[0][:, half - 1 :]], hint)
+        return self._require("cache", _arrays(logits), [self.outputs[0][:, half - 1 :]], lambda: hint)
 
     def _token_by_token(self, num_prompt_tokens):
         """Logits from the last token of the prompt on; None if no layer keeps anything."""

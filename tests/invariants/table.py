@@ -77,7 +77,7 @@ def transformer(**options):
     return build
 
 
-def stacked(make_block, num_layers=2, pad_token_id=0, position=None, make_bias=None):
+def stacked(make_block, num_layers=1, pad_token_id=0, position=None, make_bias=None):
     """A decoder-only stack by hand; `make_bias` gives a position bias that all blocks share."""
 
     def build(dtype, dropout):
@@ -102,7 +102,7 @@ def stacked(make_block, num_layers=2, pad_token_id=0, position=None, make_bias=N
     return build
 
 
-def gpt(pad_token_id=0, position="learned", modern=False, num_layers=2):
+def gpt(pad_token_id=0, position="learned", modern=False, num_layers=1):
     """Plain blocks, or some with grouped heads, a gated network and RMS norm."""
 
     def block(dtype, dropout):
@@ -231,6 +231,7 @@ def published(builder, **options):
     return build
 
 
+# One layer is enough wherever nothing depends on how many there are; the first row, "gpt" and the shared bias have two.
 FAMILIES = [
     Family("transformer", transformer(share_embeddings="all", num_layers=2)),
     Family("transformer, norm first", transformer(norm_placement="pre", activation="gelu")),
@@ -247,7 +248,7 @@ FAMILIES = [
         "transformer, output norm, rms, free key_dim, no bias",
         transformer(norm_placement="output", norm="rms", key_dim=5, use_bias=False),
     ),
-    Family("gpt", gpt()),
+    Family("gpt", gpt(num_layers=2)),
     Family("gpt without padding", gpt(pad_token_id=None, position="sinusoidal"), pads=False),
     Family("gpt, grouped heads, gated, rms", gpt(modern=True, position="sinusoidal")),
     Family("rotary, QK norm, soft cap, sandwich", stacked(llama)),
@@ -256,6 +257,7 @@ FAMILIES = [
         "one relative bias for all",
         stacked(
             attending(scale=1.0, use_bias=False),
+            num_layers=2,
             make_bias=lambda dtype: kt.layers.RelativePositionBias(NUM_HEADS, 8, 6, bidirectional=False, dtype=dtype),
         ),
     ),
@@ -289,3 +291,28 @@ FAMILIES = [
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]
+
+
+def named(*names):
+    """The rows of these names, for what would take too long with all of them."""
+    rows = {family.name: family for family in FAMILIES}
+    return [rows[name] for name in names]
+
+
+# Together they hold a layer of every class (test_sequences.py looks whether they do): enough for what depends on the
+# layers and not on how they are put together.
+EVERY_LAYER = named(
+    "transformer, norm first",
+    "rotary, QK norm, soft cap, sandwich",
+    "alibi",
+    "one relative bias for all",
+    "sinks, layer scale, parallel",
+    "gpt, experts",
+    "t5",
+    "rnn",
+    "rnn, lstm, luong, two layers",
+    "rnn without attention",
+    "bert",
+    "llama",
+    "encoder of Add layers",
+)

@@ -6,7 +6,7 @@ import pytest
 
 import keras_transformer as kt
 from tests.backend import numpy
-from tests.invariants.table import FAMILIES, VOCABULARY_SIZE
+from tests.invariants.table import EVERY_LAYER, VOCABULARY_SIZE, call, named
 
 # What `predict` and `fit` can be told, by what it means on the backend at hand.
 MODES = {
@@ -26,9 +26,9 @@ def padded_inputs(family):
     return inputs if len(inputs) > 1 else inputs[0]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=str)
+@pytest.mark.parametrize("family", EVERY_LAYER, ids=str)
 def test_outputs(family):
-    """`model(x)`, and `predict` in every mode; a batch of another size and length is compiled anew."""
+    """`model(x)`, and `predict` in every mode."""
     model, inputs = family.model, padded_inputs(family)
     expected = numpy(model(keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)))
     for mode in MODES.values():
@@ -36,20 +36,34 @@ def test_outputs(family):
         np.testing.assert_allclose(model.predict(inputs, verbose=0), expected, atol=1e-5)
 
 
-TRAINED = [family for family in FAMILIES if family.name in ("transformer", "gpt, grouped heads, gated, rms")]
+def compiled_for_tokens(model, mode):
+    metrics = [kt.training.TokenAccuracy(), kt.training.TokenCrossentropy()]
+    model.compile(keras.optimizers.SGD(0.1), kt.training.MaskedCrossentropy(), weighted_metrics=metrics, **mode)
+    return model
 
 
-@pytest.mark.parametrize("family", TRAINED, ids=str)
-def test_training(family):
+def test_evaluation():
+    """The mask comes through the models that are nested in an encoder-decoder to the loss and the metrics."""
+    (family,) = named("transformer, norm first")
+    model, inputs = family.model, padded_inputs(family)
+    targets = np.random.default_rng(1).integers(1, VOCABULARY_SIZE, inputs[-1].shape)
+    logits = call(model, inputs)
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = -np.take_along_axis(log_probabilities, targets[..., None], -1)[inputs[-1] != 0].mean()
+    for mode in MODES.values():
+        found = compiled_for_tokens(model, mode).evaluate(inputs, targets, batch_size=3, verbose=0, return_dict=True)
+        np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
+        np.testing.assert_allclose(found["token_crossentropy"], expected, rtol=1e-5)
+
+
+def test_training():
     """Two updates in every mode lead to the same weights and the same history."""
+    (family,) = named("gpt, grouped heads, gated, rms")
     inputs = padded_inputs(family)
-    targets = np.random.default_rng(1).integers(1, VOCABULARY_SIZE, (inputs[-1] if family.encodes else inputs).shape)
+    targets = np.random.default_rng(1).integers(1, VOCABULARY_SIZE, inputs.shape)
     outcomes = []
     for mode in MODES.values():
-        model = family.new()
-        metrics = [kt.training.TokenAccuracy(), kt.training.TokenCrossentropy()]
-        optimizer = keras.optimizers.SGD(0.1)
-        model.compile(optimizer, kt.training.MaskedCrossentropy(), weighted_metrics=metrics, **mode)
+        model = compiled_for_tokens(family.new(), mode)
         history = model.fit(inputs, targets, batch_size=3, epochs=2, verbose=0).history
         outcomes.append((history, [numpy(weight) for weight in model.weights]))
     (history, weights), *others = outcomes

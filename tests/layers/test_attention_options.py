@@ -128,7 +128,8 @@ def test_a_cache_changes_nothing(name):
 
     x, step = vectors(B, T, D), compiled(step)
     first, second = run(lambda x: (layer(x[:1], use_causal_mask=True), layer(x[1:, 2:], use_causal_mask=True)), x)
-    for cut in ((5,), (2, 1, 2)):
+    # one step after the other; and several tokens onto a cache where a window or whatever there is may be in their way
+    for cut in ((3, 1, 1), (3, 2)) if name in ("rotary in a window", "everything") else ((3, 1, 1),):
         outputs, cache, begin = [], None, 0
         for size in cut:
             piece = [keras.ops.convert_to_tensor(a[:, begin : begin + size]) for a in (x, LEFT_PADDED)]
@@ -158,9 +159,6 @@ def test_files_and_sixteen_bits(name, tmp_path):
     model = keras.Model(inputs, layer(inputs, use_causal_mask=True))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    x = vectors(B, T, D)
-    expected = run(model, x)
-    np.testing.assert_allclose(run(loaded, x), expected, atol=1e-6)
     assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
     layers = []
     for policy in ("mixed_float16", "bfloat16"):
@@ -170,12 +168,15 @@ def test_files_and_sixteen_bits(name, tmp_path):
         layers.append(small)
 
     def call(x):
+        yield from (model(x), loaded(x))
         for small in layers:
             output = small(x, use_causal_mask=True)
             assert keras.backend.standardize_dtype(output.dtype) == small.compute_dtype
             yield keras.ops.cast(output, "float32")
 
-    for output in run(lambda x: list(call(x)), x):
+    expected, from_file, *rounded = run(lambda x: list(call(x)), vectors(B, T, D))
+    np.testing.assert_allclose(from_file, expected, atol=1e-6)
+    for output in rounded:
         np.testing.assert_allclose(output, expected, atol=0.1)
 
 
