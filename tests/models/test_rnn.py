@@ -21,10 +21,16 @@ def small(**options):
 
 CASES = {
     "as it comes": {},
-    "lstm, two and one layers, luong": {"cell": "lstm", "num_layers": (2, 1), "attention": "luong"},
+    "lstm, two and one layers, luong, other sizes": {
+        "cell": "lstm",
+        "num_layers": (2, 1),
+        "attention": "luong",
+        "embedding_dim": 8,
+        "share_embeddings": None,
+        "source_vocabulary_size": 30,
+    },
     "simple, one and two layers, one direction": {"cell": "simple", "num_layers": (1, 2), "bidirectional": False},
     "without attention": {"cell": "lstm", "attention": None, "share_embeddings": "all"},
-    "other sizes": {"embedding_dim": 8, "share_embeddings": None, "source_vocabulary_size": 30},
 }
 
 
@@ -75,22 +81,22 @@ def test_its_halves_are_the_whole_also_from_a_file(attention, tmp_path):
     model.save(tmp_path / "model.keras")
     for whole in (model, keras.models.load_model(tmp_path / "model.keras")):
         encoder, decoder = kt.models.encoder_from_ids(whole), kt.models.decoder_from_ids(whole)
-
-        def halves(source, target, encoder=encoder, decoder=decoder):
-            states = encoder(source)
-            return states, decoder({"decoder_token_ids": target, "encoder_states": states})
-
-        states, logits = run(halves, SOURCE, TARGET)
-        assert states.shape == (3, 6, 12)
-        np.testing.assert_allclose(logits[REAL], expected[REAL], atol=1e-5)
         assert {id(w) for w in encoder.weights} | {id(w) for w in decoder.weights} == {id(w) for w in whole.weights}
+
+    def halves(source, target):
+        states = encoder(source)
+        return states, decoder({"decoder_token_ids": target, "encoder_states": states})
+
+    states, logits = run(halves, SOURCE, TARGET)
+    assert states.shape == (3, 6, 12)
+    np.testing.assert_allclose(logits[REAL], expected[REAL], atol=1e-5)
     card = kt.layers.read_card(whole)
     assert (card["family"], card["cell"], card["attention"], card["stop_token_id"]) == ("rnn", "lstm", attention, 2)
 
 
 def test_it_learns_to_copy():
     model = small(hidden_dim=32, share_embeddings="all", source_vocabulary_size=8, target_vocabulary_size=8, dropout=0)
-    assert loss_of_copying(model, length=3, learning_rate=0.03, epochs=3, batch_size=32) < 0.75 * CHANCE
+    assert loss_of_copying(model, learning_rate=0.03, epochs=5) < 0.75 * CHANCE
 
 
 def test_seeded_dropouts_and_names():
