@@ -51,7 +51,7 @@ def lines(text):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_code_runs_and_prints_what_the_document_says(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    hurry.train_without_xla(monkeypatch)
+    hurry.train_in_a_hurry(monkeypatch)
     namespace = {"__name__": "document"}
     for block in blocks(path):
         if block.reason:

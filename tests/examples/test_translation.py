@@ -112,9 +112,15 @@ def nothing_is_decoded(monkeypatch):
 
 
 @pytest.fixture
+def nothing_is_drawn(monkeypatch):
+    """As `nothing_is_decoded`: an empty file in place of where the model looks."""
+    monkeypatch.setattr(kt.inspect, "plot_cross_attention", lambda *arguments: arguments[-1].touch())
+
+
+@pytest.fixture
 def train_on_pairs(monkeypatch, capsys, tmp_path):
     """What a training of `main` printed, and the card of the model that it wrote to `outputs`."""
-    hurry.train_without_xla(monkeypatch)  # the training in a process of its own has it
+    hurry.train_in_a_hurry(monkeypatch)  # the training in a process of its own has it
 
     def train(*options):
         output = tmp_path / "outputs"
@@ -149,7 +155,7 @@ def test_a_published_family_is_trained_and_saved(nothing_is_decoded, train_on_pa
     assert sorted(path.name for path in (tmp_path / "outputs").iterdir()) == FILES
 
 
-def test_ctrl_c_saves_what_there_is(monkeypatch, train_on_pairs, tmp_path):
+def test_ctrl_c_saves_what_there_is(nothing_is_decoded, nothing_is_drawn, train_on_pairs, monkeypatch, tmp_path):
     class InterruptedBudget(translation.kt.training.Budget):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)

@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
         patch.setattr(write, "LENGTH", 24)
         patch.setattr(write, "LEARNING_RATE", 1e-2)
         patch.setattr(write, "build", small)
-        hurry.train_without_xla(patch)
+        hurry.train_in_a_hurry(patch)
         patch.setattr(kt.training, "Budget", sixty_batches)
         options = ["--train", folder / "text.txt", "--minutes", 0.5, "--level", "character", "--max-new-tokens", 0]
         call(path, "the cat", *options)

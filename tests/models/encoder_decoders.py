@@ -7,6 +7,7 @@ import torch
 import keras_transformer as kt
 from keras_transformer.convert import table
 from keras_transformer.convert.config import builder_arguments
+from tests import reference
 from tests.backend import predict, weight_gradients
 from tests.generation import hf
 
@@ -87,6 +88,7 @@ def assert_same_texts(theirs, ours, sources, num_beams, pad_is_written):
 
 def assert_every_weight_learns(model, sources, targets, pad):
     """Gradients of the loss of one batch."""
+    reference.randomize(model)
     source, labels = kt.data.pad_batch(sources, pad)[0], kt.data.pad_batch(targets, pad)[0]
     card = kt.layers.read_card(model)
     inputs = {"encoder_token_ids": source, "decoder_token_ids": kt.shift_right(labels, card["start_token_id"], pad)}

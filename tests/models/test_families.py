@@ -143,7 +143,7 @@ BUILDERS = {"bert": kt.models.bert, "gpt": kt.models.gpt, "llama": kt.models.lla
     [
         ("bert", {"size": "huge"}, ["'huge'", "'base'", "'tiny'"]),
         ("bert", {"size": None}, ["num_layers", "intermediate_dim"]),
-        ("bert", {"num_heads": 3}, ["num_heads=3", "hidden_dim=128"]),
+        ("bert", {"num_heads": 3, "vocabulary_size": 9}, ["num_heads=3", "hidden_dim=128"]),
         ("bert", {"num_segments": 0}, ["num_segments", "0"]),
         ("bert", {"pad_token_id": 30522}, ["pad_token_id", "30522"]),
         ("gpt", {"max_sequence_length": 0}, ["max_sequence_length", "0"]),
@@ -154,7 +154,7 @@ BUILDERS = {"bert": kt.models.bert, "gpt": kt.models.gpt, "llama": kt.models.lla
         ("llama", {"layer_types": ["local"]}, ["layer_types", "'local'", "'sliding_attention'"]),
         ("llama", {"layer_types": []}, ["layer_types", "'full_attention'"]),
         ("llama", {"vocabulary_size": -1}, ["vocabulary_size", "-1"]),
-        ("llama", {"num_layers": 1, "logits_soft_cap": -2.0}, ["cap", "-2.0"]),
+        ("llama", {"num_layers": 1, "vocabulary_size": 9, "logits_soft_cap": -2.0}, ["cap", "-2.0"]),
     ],
 )
 def test_refused_arguments(family, options, words):

@@ -10,6 +10,7 @@ import pytest
 import keras_transformer as kt
 from tests import reference
 from tests.backend import numpy, predict, run, vectors, weight_gradients
+from tests.hurry import train_in_a_hurry
 from tests.models.copying import CHANCE, loss_of_copying
 
 SOURCE = np.array([[5, 6, 7, 8, 0, 0], [0, 0, 0, 3, 4, 9]])
@@ -233,7 +234,8 @@ def test_seeded_blocks_do_not_drop_the_same_places():
     assert 0.3 < (dropped[0] == dropped[1]).mean() < 0.7
 
 
-def test_it_learns_to_copy():
+def test_it_learns_to_copy(monkeypatch):
+    train_in_a_hurry(monkeypatch)
     model = small(share_embeddings="all", source_vocabulary_size=8, target_vocabulary_size=8, dropout=0.0)
     assert loss_of_copying(model, learning_rate=0.01, epochs=6) < 0.75 * CHANCE
 

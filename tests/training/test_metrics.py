@@ -111,7 +111,7 @@ def test_sums_and_counts_are_divided_once(metric_class):
     labels, weights = uneven_data()[1:]
     logits = np.random.default_rng(2).normal(size=(*labels.shape, VOCABULARY)).astype("float32")
     metric = metric_class()
-    for rows in (slice(0, 7), slice(7, 10)):
+    for rows in (slice(0, 5), slice(5, 10)):  # of different numbers of real tokens
         metric.update_state(labels[rows], logits[rows], weights[rows])
     expected = expected_figures(logits, labels, weights)[metric.name]
     np.testing.assert_allclose(metric.result(), expected, rtol=1e-5)
