@@ -1,6 +1,7 @@
 """The translation example, from its options to the model that another process reads back."""
 
 import functools
+import gc
 import os
 import re
 import signal
@@ -129,7 +130,8 @@ def train_on_pairs(monkeypatch, capsys, tmp_path):
         assert all(np.isfinite(weights).all() for weights in model.get_weights())
         return capsys.readouterr().out, kt.layers.read_card(model)
 
-    return train
+    yield train
+    gc.collect()  # TensorFlow can wait for ever when data of one training is freed in the middle of the next
 
 
 def test_a_recurrent_model_is_trained_saved_and_read_back(train_on_pairs, capsys, tmp_path):
