@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import keras
 import pytest
+
+from tests import hurry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,23 +48,10 @@ def lines(text):
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-@pytest.fixture
-def compiling_in_a_hurry():
-    """On JAX, compiling well takes ten times as long as running these few steps."""
-    if keras.backend.backend() != "jax":
-        yield
-        return
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.mark.usefixtures("compiling_in_a_hurry")
 @pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_code_runs_and_prints_what_the_document_says(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    hurry.train_in_a_hurry(monkeypatch)
     namespace = {"__name__": "document"}
     for block in blocks(path):
         if block.reason:

@@ -15,7 +15,13 @@ KIND = {kind.name: kind for kind in KINDS}
 
 @pytest.fixture(scope="module")
 def german():
-    return make_phrases("de", count=21_000, seed=0)
+    return make_phrases("de", count=2100, seed=0)
+
+
+@pytest.fixture
+def few_kinds(monkeypatch):
+    """For what is the same whatever the kinds: each is tried on the language before anything is made."""
+    monkeypatch.setattr(phrases, "KINDS", [KIND[name] for name in ("relative time", "month", "money", "countries")])
 
 
 def said(kind, value, language="de", style=0):
@@ -77,11 +83,16 @@ def test_no_break_spaces_become_plain():
     assert said("measure", ((12, "length-meter"),), "fr")[1] == "12 mètres"
 
 
-def test_twenty_thousand_distinct_german_phrases(german):
+def test_german_phrases_of_every_kind_are_distinct(german):
     pairs, left_out = german
     assert left_out == {}
     assert {kind for _, _, kind in pairs} == set(KIND)
-    assert 20_000 <= len({english for english, _, _ in pairs}) == len(pairs) <= 21_000
+    assert 2000 <= len({english for english, _, _ in pairs}) == len(pairs) <= 2100
+
+
+def test_there_are_values_for_as_many_as_are_made_by_default():
+    taken = {kind.name: share for kind, share in phrases.shares(KINDS, 24_000)}
+    assert sum(taken.values()) == 24_000 and all(0 < taken[kind.name] <= len(kind.values) for kind in KINDS)
 
 
 def test_phrases_are_short_and_plain(german):
@@ -91,9 +102,9 @@ def test_phrases_are_short_and_plain(german):
             assert text == " ".join(text.split())
 
 
-def test_same_seed_same_phrases():
-    assert make_phrases("es", count=500, seed=3) == make_phrases("es", count=500, seed=3)
-    assert make_phrases("es", count=500, seed=3)[0] != make_phrases("es", count=500, seed=4)[0]
+def test_same_seed_same_phrases(few_kinds):
+    assert make_phrases("es", count=200, seed=3) == make_phrases("es", count=200, seed=3)
+    assert make_phrases("es", count=200, seed=3)[0] != make_phrases("es", count=200, seed=4)[0]
 
 
 def test_any_count_is_a_mix_of_kinds():
@@ -111,8 +122,9 @@ def test_a_phrase_with_two_translations_is_dropped(monkeypatch):
     assert sorted(make_phrases("de", count=20)[0]) == [(str(n), str(n), "b") for n in range(5, 10)]
 
 
-def test_a_phrase_in_two_styles_has_one_translation(german):
-    of_may = [phrase for phrase in german[0] if phrase.kind == "date" and phrase.english.startswith("May ")]
+def test_a_phrase_in_two_styles_has_one_translation(monkeypatch):
+    monkeypatch.setattr(phrases, "KINDS", [KIND["date"]])
+    of_may = [phrase for phrase in make_phrases("de", count=800)[0] if phrase.english.startswith("May ")]
     assert len(of_may) > 20
     assert all(". Mai " in phrase.translation for phrase in of_may)  # never "07.05.2024", the medium style
 
@@ -148,17 +160,17 @@ def test_no_value_twice(kind):
 
 
 def test_kinds_that_num2words_lacks_are_named():
-    pairs, left_out = make_phrases("zh", count=2000)
+    pairs, left_out = make_phrases("zh", count=500)
     assert set(left_out) == {"cardinal number", "ordinal number", "euros in words"}
     assert left_out["cardinal number"] == "num2words does not know zh"
     assert not {kind for _, _, kind in pairs} & set(left_out)
-    assert len(pairs) > 1900
+    assert len(pairs) > 475
 
 
 def test_japanese():
-    pairs, left_out = make_phrases("ja", count=2000)
+    pairs, left_out = make_phrases("ja", count=500)
     assert list(left_out) == ["euros in words"] and "EUR" in left_out["euros in words"]
-    assert len(pairs) > 1900
+    assert len(pairs) > 475
     assert said("date", date(2024, 3, 7), "ja", style=1) == ("March 7, 2024", "2024年3月7日")
     assert said("large number", Decimal(12_300_000), "ja") == ("12.3 million", "1230万")
 
@@ -175,7 +187,7 @@ def test_japanese():
     ],
 )
 def test_silent_fallbacks_are_found(language, kind, reason):
-    assert reason in make_phrases(language, count=100)[1][kind]
+    assert reason in phrases.why_left_out(KIND[kind], Locale.parse(language))
 
 
 @pytest.mark.parametrize("answer", ["twenty-one", "21", "21-ste"])
@@ -192,7 +204,7 @@ def test_a_language_that_cannot_be_is_refused(language):
 
 
 @pytest.mark.parametrize("count", [0, -1, 10**9])
-def test_an_impossible_count_is_refused(count):
+def test_an_impossible_count_is_refused(count, few_kinds):
     with pytest.raises(ValueError, match=f"count={count} must be between 1 and"):
         make_phrases("de", count=count)
 
@@ -203,5 +215,5 @@ def test_impossible_fractions_are_refused(valid, test):
         split_phrases([("one", "eins", "number")], valid=valid, test=test)
 
 
-def test_languages_can_be_spelled_both_ways():
+def test_languages_can_be_spelled_both_ways(few_kinds):
     assert make_phrases("pt-BR", count=100) == make_phrases("pt_BR", count=100)

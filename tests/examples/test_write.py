@@ -1,10 +1,11 @@
 """The writing example, from a text to a model that continues it on the terminal."""
 
+import functools
 import io
 import os
 import re
+import runpy
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import keras_transformer as kt
 import write
+from tests import hurry
 
 SCRIPT = Path(write.__file__)
 TEXT = "the cat sat on the mat. the dog sat on the log.\n" * 40
@@ -29,13 +31,20 @@ def trained(tmp_path_factory):
         patch.setattr(write, "LENGTH", 24)
         patch.setattr(write, "LEARNING_RATE", 1e-2)
         patch.setattr(write, "build", small)
+        hurry.train_in_a_hurry(patch)
         patch.setattr(kt.training, "Budget", sixty_batches)
         options = ["--train", folder / "text.txt", "--minutes", 0.5, "--level", "character", "--max-new-tokens", 0]
         call(path, "the cat", *options)
     return path
 
 
-BUILD, BUDGET = write.build, kt.training.Budget
+@pytest.fixture
+def read_once(monkeypatch):
+    """A model that was read is kept, with what has been compiled for it."""
+    monkeypatch.setattr(kt.data, "load_text_model", READ)
+
+
+BUILD, BUDGET, READ = write.build, kt.training.Budget, functools.cache(kt.data.load_text_model)
 
 
 def small(vocabulary_size):
@@ -57,8 +66,8 @@ def written(capsys, *options):
     return capsys.readouterr().out
 
 
-def test_it_streams_what_generate_writes(trained, capsys):
-    model, tokenizer = kt.data.load_text_model(trained)
+def test_it_streams_what_generate_writes(trained, capsys, read_once):
+    model, tokenizer = READ(trained)
     for options, told in (
         ([], {}),
         (
@@ -66,27 +75,27 @@ def test_it_streams_what_generate_writes(trained, capsys):
             {"temperature": 0.8, "top_k": 9, "top_p": 0.95, "repetition_penalty": 1.2, "seed": 1},
         ),
     ):
-        expected = kt.generate(model, "the cat", 20, tokenizer=tokenizer, **told)[0]
-        assert written(capsys, trained, "the cat", "--max-new-tokens", 20, *options) == expected + "\n"
+        expected = kt.generate(model, "the cat", 12, tokenizer=tokenizer, **told)[0]
+        assert written(capsys, trained, "the cat", "--max-new-tokens", 12, *options) == expected + "\n"
         assert expected.startswith("the cat") and len(expected) > len("the cat")
 
 
-def test_it_stops_behind_a_string(trained, capsys):
-    whole = written(capsys, trained, "the cat", "--max-new-tokens", 30)
+def test_it_stops_behind_a_string(trained, capsys, read_once):
+    whole = written(capsys, trained, "the cat", "--max-new-tokens", 12)
     new = whole.removeprefix("the cat").rstrip("\n")
     stop, other = new[4:6], "\N{SNOWMAN}"
     expected = new[: new.index(stop) + 2]
     options = ["--stop-string", other, "--stop-string", stop]
-    assert written(capsys, trained, "the cat", "--max-new-tokens", 30, *options) == f"the cat{expected}\n"
+    assert written(capsys, trained, "the cat", "--max-new-tokens", 12, *options) == f"the cat{expected}\n"
 
 
-def test_the_text_may_come_from_standard_input(trained, capsys, monkeypatch):
+def test_the_text_may_come_from_standard_input(trained, capsys, monkeypatch, read_once):
     expected = written(capsys, trained, "the cat", "--max-new-tokens", 8)
     monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\n"))
     assert written(capsys, trained, "--max-new-tokens", 8) == expected
 
 
-def test_ctrl_c_ends_the_text(trained, capsys, monkeypatch):
+def test_ctrl_c_ends_the_text(trained, capsys, monkeypatch, read_once):
     def stream(*_, **__):
         yield [" sat"]
         signal.raise_signal(signal.SIGINT)
@@ -103,7 +112,7 @@ def test_ctrl_c_ends_the_text(trained, capsys, monkeypatch):
 def test_training_learns_the_text(trained):
     """The model and its tokenizer lie side by side."""
     assert {path.name for path in trained.parent.iterdir()} == {"text.txt", "writer.keras", "writer.tokenizer.json"}
-    model, tokenizer = kt.data.load_text_model(trained)
+    model, tokenizer = READ(trained)
     token_ids = np.asarray(tokenizer.encode(TEXT[:96]))
     logits = keras.ops.convert_to_numpy(model(token_ids[:, :-1]))[0]
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -111,14 +120,30 @@ def test_training_learns_the_text(trained):
     assert loss < 0.8 * np.log(tokenizer.vocabulary_size)
 
 
-def test_a_new_process(trained):
-    environment = {key: value for key, value in os.environ.items() if key != "KERAS_BACKEND"}
-    environment |= {"PYTHONPATH": str(SCRIPT.parent.parent), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    options = ["--backend", keras.backend.backend(), "--max-new-tokens", "5"]
-    command = [sys.executable, str(SCRIPT), str(trained), *options]
-    result = subprocess.run(command, input="the cat", capture_output=True, text=True, timeout=300, env=environment)
-    assert result.returncode == 0, result.stderr
-    assert re.fullmatch(r"the cat.{1,5}\n", result.stdout, re.DOTALL)
+@pytest.fixture
+def as_a_program(monkeypatch):
+    """Runs the file as `python examples/write.py` does, on the backend of this process."""
+
+    def run(*options):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, options)])
+        monkeypatch.setenv("KERAS_BACKEND", "as Keras is set up")
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    return run
+
+
+def test_the_program(trained, as_a_program, monkeypatch, capsys, read_once):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the cat"))
+    as_a_program(trained, "--backend", keras.backend.backend(), "--max-new-tokens", 5)
+    assert re.fullmatch(r"the cat.{1,5}\n", capsys.readouterr().out, re.DOTALL)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_the_backend_is_said_before_keras_is_imported(backend, as_a_program, monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(ImportError, match="keras"):
+        as_a_program("writer.keras", "--backend", backend)
+    assert os.environ["KERAS_BACKEND"] == backend
 
 
 def translator(folder):
@@ -128,7 +153,7 @@ def translator(folder):
     return folder / "translator.keras"
 
 
-def test_input_that_cannot_be_used_ends_with_one_line(trained, tmp_path, monkeypatch):
+def test_input_that_cannot_be_used_ends_with_one_line(trained, tmp_path, monkeypatch, read_once):
     (tmp_path / "bad.keras").write_bytes(b"no archive")
     (tmp_path / "short.txt").write_text("too short", encoding="utf-8")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff" * 99)

@@ -16,7 +16,7 @@ VOCABULARY_SIZE, LENGTH = 19, 9
 SIZES = {
     "vocab_size": VOCABULARY_SIZE,
     "hidden_size": 16,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,  # but 2 where depth matters
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "intermediate_size": 20,
@@ -27,9 +27,10 @@ SIZES = {
 }
 BERT = {**SIZES, "pad_token_id": 0}
 del BERT["num_key_value_heads"]
-GPT_2 = {"vocab_size": VOCABULARY_SIZE, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+GPT_2 = {"vocab_size": VOCABULARY_SIZE, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT_2 |= {"bos_token_id": None, "eos_token_id": None}
-LOCAL_AND_GLOBAL = ["sliding_attention", "full_attention"]
+TWO_LAYERS = {"num_hidden_layers": 2}
+LOCAL_AND_GLOBAL = {**TWO_LAYERS, "layer_types": ["sliding_attention", "full_attention"]}
 
 
 class Case(NamedTuple):
@@ -43,6 +44,10 @@ class Case(NamedTuple):
     @property
     def is_causal(self):
         return self.builder != "bert"
+
+    @property
+    def num_layers(self):
+        return self.options.get("num_hidden_layers") or self.options["n_layer"]
 
 
 def _llama(config, **options):
@@ -59,15 +64,15 @@ def _scaled(kind, **fields):
 
 
 CASES = {
-    "bert": Case("bert", bert, transformers.BertConfig, BERT),
+    "bert": Case("bert", bert, transformers.BertConfig, {**BERT, **TWO_LAYERS}),
     "bert, tanh gelu": Case(
         "bert", bert, transformers.BertConfig, {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3}
     ),
-    "gpt2": Case("gpt", gpt2, transformers.GPT2Config, GPT_2),
+    "gpt2": Case("gpt", gpt2, transformers.GPT2Config, {**GPT_2, "n_layer": 2}),
     "gpt2, inner size": Case(
         "gpt", gpt2, transformers.GPT2Config, {**GPT_2, "n_inner": 20, "activation_function": "gelu"}
     ),
-    "llama": _llama(transformers.LlamaConfig, num_key_value_heads=4),
+    "llama": _llama(transformers.LlamaConfig, num_key_value_heads=4, **TWO_LAYERS),
     "llama, grouped, tied, biases": _llama(
         transformers.LlamaConfig, attention_bias=True, tie_word_embeddings=True, head_dim=6, rms_norm_eps=1e-2
     ),
@@ -82,6 +87,7 @@ CASES = {
     "qwen2": _llama(transformers.Qwen2Config, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
     "qwen2, some windows": _llama(
         transformers.Qwen2Config,
+        **TWO_LAYERS,
         use_sliding_window=True,
         sliding_window=3,
         max_window_layers=1,
@@ -93,12 +99,12 @@ CASES = {
         sliding_window=3,
         attn_logit_softcapping=2.0,
         final_logit_softcapping=3.0,
-        layer_types=LOCAL_AND_GLOBAL,
+        **LOCAL_AND_GLOBAL,
     ),
     "gemma3": _gemma(
         transformers.Gemma3TextConfig,
         sliding_window=3,
-        layer_types=LOCAL_AND_GLOBAL,
+        **LOCAL_AND_GLOBAL,
         rope_parameters={
             "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
@@ -153,7 +159,7 @@ def with_states(name):
     """`ours` with all states: `{"outputs": ..., "states": [embedded, behind each block]}`."""
     model, kind = ours(name), "decoder" if CASES[name].is_causal else "encoder"
     first = "embedding" if CASES[name].is_causal else "embedding_dropout"
-    places = [first, *(f"{kind}_block_{i}" for i in range(2))]
+    places = [first, *(f"{kind}_block_{i}" for i in range(CASES[name].num_layers))]
     return keras.Model(
         model.inputs[0], {"outputs": model.output, "states": [model.get_layer(x).output for x in places]}
     )

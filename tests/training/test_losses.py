@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -38,28 +40,41 @@ def random_batch(dtype="float32"):
     return labels, logits, weights
 
 
-def value_and_gradient(function, x, compiled):
-    """`function(x)` and its gradient as NumPy arrays, through the backend's own differentiation."""
+@functools.cache
+def differentiated(label_smoothing, compiled):
+    """The loss of `(logits, labels, weights)` and its gradient by the logits, by the backend's own differentiation."""
+
+    def loss(logits, labels, weights):
+        return MaskedCrossentropy(label_smoothing)(labels, logits, weights)
+
     if keras.config.backend() == "jax":
         import jax
 
-        differentiated = jax.value_and_grad(function)
-        value, gradient = (jax.jit(differentiated) if compiled else differentiated)(jax.numpy.asarray(x))
-    elif keras.config.backend() == "tensorflow":
+        function = jax.value_and_grad(loss)
+        return jax.jit(function) if compiled else function
+    if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
-        def differentiated(x):
+        def function(logits, labels, weights):
             with tf.GradientTape() as tape:
-                tape.watch(x)
-                value = function(x)
-            return value, tape.gradient(value, x)
+                tape.watch(logits)
+                value = loss(logits, labels, weights)
+            return value, tape.gradient(value, logits)
 
-        value, gradient = (tf.function(differentiated) if compiled else differentiated)(tf.constant(x))
-    else:
-        x = ops.convert_to_tensor(x).requires_grad_(True)
-        value = function(x)
+        return tf.function(function) if compiled else function
+
+    def function(logits, labels, weights):
+        logits.requires_grad_(True)
+        value = loss(logits, labels, weights)
         value.backward()
-        gradient = x.grad
+        return value, logits.grad
+
+    return function
+
+
+def value_and_gradient(labels, logits, weights, label_smoothing=0.0, compiled=True):
+    tensors = [ops.convert_to_tensor(x) for x in (logits, labels, weights)]
+    value, gradient = differentiated(label_smoothing, compiled)(*tensors)
     return ops.convert_to_numpy(value), ops.convert_to_numpy(ops.cast(gradient, "float32"))
 
 
@@ -75,18 +90,16 @@ def torch_reference(labels, logits, weights, label_smoothing):
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.9])
 def test_value_and_gradient_equal_torch(label_smoothing, compiled):
     labels, logits, weights = random_batch()
-    loss = MaskedCrossentropy(label_smoothing)
-    value, gradient = value_and_gradient(lambda x: loss(labels, x, weights), logits, compiled)
+    value, gradient = value_and_gradient(labels, logits, weights, label_smoothing, compiled)
     expected_value, expected_gradient = torch_reference(labels, logits, weights, label_smoothing)
     np.testing.assert_allclose(value, expected_value, rtol=1e-6)
     np.testing.assert_allclose(gradient.reshape(expected_gradient.shape), expected_gradient, atol=1e-7)
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_gradient_is_softmax_minus_target_over_the_number_of_tokens(label_smoothing):
     labels, logits, weights = random_batch()
-    loss = MaskedCrossentropy(label_smoothing)
-    _, gradient = value_and_gradient(lambda x: loss(labels, x, weights), logits, compiled=True)
+    _, gradient = value_and_gradient(labels, logits, weights, label_smoothing)
     softmax = np.exp(logits.astype("float64"))
     softmax /= softmax.sum(-1, keepdims=True)
     target = (1 - label_smoothing) * np.eye(VOCABULARY)[labels] + label_smoothing / VOCABULARY
@@ -96,8 +109,7 @@ def test_gradient_is_softmax_minus_target_over_the_number_of_tokens(label_smooth
 
 def test_large_logits_neither_overflow_nor_underflow():
     labels, logits, weights = random_batch()
-    loss = MaskedCrossentropy(0.1)
-    value, gradient = value_and_gradient(lambda x: loss(labels, x, weights), logits * 1e4, compiled=True)
+    value, gradient = value_and_gradient(labels, logits * 1e4, weights, 0.1)
     expected_value, expected_gradient = torch_reference(labels, logits * 1e4, weights, 0.1)
     np.testing.assert_allclose(value, expected_value, rtol=1e-6)
     np.testing.assert_allclose(gradient.reshape(expected_gradient.shape), expected_gradient, atol=1e-7)
@@ -198,7 +210,7 @@ def test_fractional_weights_give_the_weighted_mean():
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_batch_without_weight_has_zero_loss_and_gradient(compiled):
     labels, logits, weights = random_batch()
-    value, gradient = value_and_gradient(lambda x: MaskedCrossentropy(0.1)(labels, x, 0 * weights), logits, compiled)
+    value, gradient = value_and_gradient(labels, logits, 0 * weights, 0.1, compiled)
     assert value == 0.0
     assert not gradient.any()
 
@@ -208,16 +220,15 @@ def test_a_batch_without_weight_has_zero_loss_and_gradient(compiled):
 def test_ids_outside_the_vocabulary_give_nan_unless_their_weight_is_zero(bad_id, compiled):
     labels, logits, weights = random_batch()
     expected_value, expected_gradient = torch_reference(labels, logits, weights, 0.1)
-    loss = MaskedCrossentropy(0.1)
 
     ignored = np.where(weights > 0, labels, bad_id)
-    value, gradient = value_and_gradient(lambda x: loss(ignored, x, weights), logits, compiled)
+    value, gradient = value_and_gradient(ignored, logits, weights, 0.1, compiled)
     np.testing.assert_allclose(value, expected_value, rtol=1e-6)
     np.testing.assert_allclose(gradient.reshape(expected_gradient.shape), expected_gradient, atol=1e-7)
 
     counted = labels.copy()
     counted[np.unravel_index(weights.argmax(), weights.shape)] = bad_id
-    value, gradient = value_and_gradient(lambda x: loss(counted, x, weights), logits, compiled)
+    value, gradient = value_and_gradient(counted, logits, weights, 0.1, compiled)
     assert np.isnan(value)
     assert np.isfinite(gradient).all()
 

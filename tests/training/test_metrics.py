@@ -83,7 +83,7 @@ def test_without_mask_and_weights_every_position_counts():
     model = small_model(mask_zero=False)
     expected = expected_figures(model.predict(token_ids, verbose=0), labels, np.ones_like(real))
     model.compile(keras.optimizers.SGD(0.0), MaskedCrossentropy(), metrics=figures())
-    evaluated = model.evaluate(token_ids, labels, batch_size=4, verbose=0, return_dict=True)
+    evaluated = model.evaluate(token_ids, labels, batch_size=5, verbose=0, return_dict=True)
     assert without_loss(evaluated) == pytest.approx(expected, rel=1e-5)
 
 
@@ -99,7 +99,7 @@ def test_mask_survives_into_metrics_of_models_with_several_outputs():
         metrics={"first": [TokenCrossentropy()], "second": [TokenCrossentropy()]},
     )
     targets = {"first": labels, "second": labels}
-    trained = model.fit(token_ids, targets, batch_size=4, shuffle=False, verbose=0).history
+    trained = model.fit(token_ids, targets, batch_size=5, shuffle=False, verbose=0).history
     logits = model.predict(token_ids, verbose=0)
     for name in ("first", "second"):
         expected = expected_figures(logits[name], labels, real)["token_crossentropy"]
@@ -111,7 +111,7 @@ def test_sums_and_counts_are_divided_once(metric_class):
     labels, weights = uneven_data()[1:]
     logits = np.random.default_rng(2).normal(size=(*labels.shape, VOCABULARY)).astype("float32")
     metric = metric_class()
-    for rows in (slice(0, 7), slice(7, 10)):
+    for rows in (slice(0, 5), slice(5, 10)):  # of different numbers of real tokens
         metric.update_state(labels[rows], logits[rows], weights[rows])
     expected = expected_figures(logits, labels, weights)[metric.name]
     np.testing.assert_allclose(metric.result(), expected, rtol=1e-5)
@@ -143,11 +143,12 @@ def test_metrics_round_trip_through_their_config(metric_class):
     assert restored.get_config() == metric.get_config()
 
 
-@pytest.mark.parametrize("metric, better", [("val_token_accuracy", np.greater), ("val_perplexity", np.less)])
-def test_early_stopping_knows_which_way_is_better(metric, better):
+def test_early_stopping_knows_which_way_is_better():
     token_ids, labels, _ = uneven_data()
     model = small_model()
     model.compile(keras.optimizers.SGD(0.0), MaskedCrossentropy(), metrics=figures())
-    stopping = keras.callbacks.EarlyStopping(metric)
-    model.fit(token_ids, labels, validation_data=(token_ids, labels), verbose=0, callbacks=[stopping])
-    assert bool(ops.convert_to_numpy(stopping.monitor_op(2.0, 1.0))) == better(2.0, 1.0)
+    accuracy, perplexity = (keras.callbacks.EarlyStopping(f"val_{name}") for name in ("token_accuracy", "perplexity"))
+    stopping = {"verbose": 0, "callbacks": [accuracy, perplexity]}
+    model.fit(token_ids, labels, validation_data=(token_ids, labels), **stopping)
+    assert bool(ops.convert_to_numpy(accuracy.monitor_op(2.0, 1.0)))
+    assert not bool(ops.convert_to_numpy(perplexity.monitor_op(2.0, 1.0)))
