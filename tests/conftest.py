@@ -28,12 +28,19 @@ def pytest_report_header():
     return f"keras {keras.__version__} on {keras.backend.backend()}"
 
 
+def pytest_collection_finish():
+    """From here on garbage is collected between tests alone, and what was imported is none.
+
+    TensorFlow can wait for ever where the data of an earlier training is freed in the middle of another one.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def fresh_compilations():
-    """Models hold what was compiled for them, and Python finds out late that nobody holds the models.
-
-    On JAX every compiled function keeps areas of memory mapped; some thousand of them, and the compiler crashes.
-    """
+    """On JAX every compiled function keeps areas of memory mapped; some thousand of them, and the compiler crashes."""
     yield
     gc.collect()
     if keras.backend.backend() == "jax":
@@ -47,3 +54,5 @@ def fresh_session():
     keras.utils.set_random_seed(0)
     yield
     keras.utils.clear_session(free_memory=False)
+    if gc.get_count()[0] > 50_000:  # models hold what was compiled for them, and are held by themselves
+        gc.collect()

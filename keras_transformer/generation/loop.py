@@ -2,9 +2,9 @@
 
 Letters: B batch, V vocabulary, C tokens per chunk.
 
-Prompts are read by one compiled function, and the loop runs inside another per cache size. A chunk ends when the cache is full; the cache is then
-doubled, so that a short text never pays for a long one and a long one compiles a handful of shapes. All that changes
-from call to call (limits, stop ids, weights) is an argument.
+Prompts are read by one compiled function, and the loop runs inside another per cache size. A chunk ends when the cache
+is full; the cache is then doubled, so that a short text never pays for a long one and a long one compiles a handful of
+shapes. All that changes from call to call (limits, stop ids, weights) is an argument.
 """
 
 import numpy as np

@@ -53,6 +53,7 @@ class SpeculativeLoop(Loop):
         noise, draws = Noise(request, batch_size), 2 * num_drafts + 1  # drafts, their acceptance, one more token
         done = ops.convert_to_tensor(np.arange(batch_size) >= len(rows))
         static, num_results = {"rule": request.rule}, len(rows) * request.repeats
+        drafting = {**static, "draft": request.draft}
         options = {"length": length, "repeats": request.repeats, "spare": num_drafts}  # all drafts may be rejected
         loop, written = self._start(batch, done, told, noise.draw(1, 1), **options, **static)
         draft = self._repeated(self.drafter.start(prompts, draft_length, num_drafts), request.repeats)
@@ -80,7 +81,7 @@ class SpeculativeLoop(Loop):
                 chunk = min(2 * chunk, largest_chunk)
             numbers = noise.draw(rounds * draws, max(1, length // (num_drafts + 1)) * draws)
             limit = ops.convert_to_tensor(np.int32(rounds))
-            loop, written, count, used = self._chunk(loop, told, limit, numbers, size=length, draft=request.draft, **static)
+            loop, written, count, used = self._chunk(loop, told, limit, numbers, size=length, **drafting)
 
     def _with_draft(self, loop, written, draft, told):
         """What a loop holds of drafts, and tells of them, after its first token."""
