@@ -53,7 +53,7 @@ def builder_arguments(config, fields):
         value = _entry(config, field.theirs, field.default)
         value = len(value) if field.counted else value
         if field.values is not None:
-            if value not in field.values:
+            if isinstance(value, (list, dict)) or value not in field.values:
                 known = ", ".join(map(repr, field.values))
                 raise ValueError(f"`{field.theirs}` of the config must be one of {known}. Received: {value!r}")
             value = field.values[value]

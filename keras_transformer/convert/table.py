@@ -173,7 +173,7 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
 
     Args:
         model: a functional model, built.
-        tensors: mapping from name to array.
+        tensors: mapping from name to array, or to what has a `shape` and becomes an array when it is needed.
         rows: the family's table.
         ignored: regular expressions of names that need not be used.
         prefix: what names may lack: a model without its head is saved without it.
@@ -185,13 +185,12 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
     """
     tensors = _with_prefix(tensors, [row.theirs for row in rows], ignored, prefix)
     variables = {variable.path: variable for variable in model.variables if not _is_seed(variable)}
-    values, unused = {}, set(tensors)
-    for row in match(rows, variables):
+    rows, unused = match(rows, variables), set(tensors)
+    for row in rows:
         if row.theirs not in tensors:
             raise ValueError(f"The checkpoint has no tensor {row.theirs!r}, which holds {', '.join(row.paths)}.")
+        _check_shape(row, tensors[row.theirs], variables)
         unused.discard(row.theirs)
-        for path, part in zip(row.paths, _parts(row, tensors[row.theirs], variables), strict=True):
-            values[path] = part
     for name, twin in tied:
         if name in unused and twin in tensors:
             if not np.array_equal(tensors[name], tensors[twin]):
@@ -201,8 +200,9 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
     left = sorted(unused - _named(ignored, unused))
     if left:
         raise ValueError(f"The model has no place for these tensors: {left}")
-    for path, value in values.items():
-        variables[path].assign(value)
+    for row in rows:  # one tensor after another, as a model may take most of the memory
+        for path, part in zip(row.paths, _parts(row, tensors[row.theirs], variables), strict=True):
+            variables[path].assign(part)
 
 
 def _named(patterns, names):
@@ -234,16 +234,23 @@ def _with_prefix(tensors, names, ignored, prefix):
     return {full[name]: tensor for name, tensor in tensors.items()}
 
 
+def _sizes(row, variables):
+    """The shapes that a row's variables have, of theirs."""
+    return [row.change.their_shape(tuple(variables[path].shape)) for path in row.paths]
+
+
+def _check_shape(row, theirs, variables):
+    expected = _sizes(row, variables)
+    whole = tuple(sum(x[row.axis] for x in expected) if i == row.axis else n for i, n in enumerate(expected[0]))
+    if tuple(np.shape(theirs)) != whole:
+        raise ValueError(f"The tensor {row.theirs!r} must have shape {whole}. Received: {tuple(np.shape(theirs))}")
+
+
 def _parts(row, theirs, variables):
     """What a row's tensor says for each of its variables, in their shapes."""
-    theirs = np.asarray(theirs)
+    ends = np.cumsum([shape[row.axis] for shape in _sizes(row, variables)])
+    pieces = np.split(np.asarray(theirs), ends[:-1], row.axis)
     shapes = [tuple(variables[path].shape) for path in row.paths]
-    expected = [row.change.their_shape(shape) for shape in shapes]
-    sizes = [shape[row.axis] for shape in expected]
-    whole = tuple(sum(sizes) if i == row.axis else size for i, size in enumerate(expected[0]))
-    if theirs.shape != whole:
-        raise ValueError(f"The tensor {row.theirs!r} must have shape {whole}. Received: {theirs.shape}")
-    pieces = np.split(theirs, np.cumsum(sizes)[:-1], row.axis)
     return [row.change.to_ours(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 

@@ -23,15 +23,16 @@ FIELDS = [
     Field("qkv_bias", None, {True: None}, True),
 ]
 
+# The names are those in files; in memory transformers 5 has others.
 LAYER = [
     *layer_norm("layernorm_before", "self_attention_norm"),
-    *dense("attention.q_proj", "self_attention/query"),
-    *dense("attention.k_proj", "self_attention/key"),
-    *dense("attention.v_proj", "self_attention/value"),
-    *dense("attention.o_proj", "self_attention/attention_output", FROM_HEADS),
+    *dense("attention.attention.query", "self_attention/query"),
+    *dense("attention.attention.key", "self_attention/key"),
+    *dense("attention.attention.value", "self_attention/value"),
+    *dense("attention.output.dense", "self_attention/attention_output", FROM_HEADS),
     *layer_norm("layernorm_after", "feed_forward_norm"),
-    *dense("mlp.fc1", "feed_forward/intermediate"),
-    *dense("mlp.fc2", "feed_forward/output"),
+    *dense("intermediate.dense", "feed_forward/intermediate"),
+    *dense("output.dense", "feed_forward/output"),
 ]
 
 ROWS = [
@@ -39,7 +40,7 @@ ROWS = [
     Row("vit.embeddings.patch_embeddings.projection.bias", "patch_embedding/projection/bias", FLAT),
     Row("vit.embeddings.cls_token", "class_token/tokens", LEADING),
     Row("vit.embeddings.position_embeddings", "embedding/position_embeddings", LEADING),
-    *under("vit.layers.{i}.", "encoder_block_{i}/", LAYER),
+    *under("vit.encoder.layer.{i}.", "encoder_block_{i}/", LAYER),
     *layer_norm("vit.layernorm", "encoder_norm"),
     *dense("classifier", "logits"),
 ]

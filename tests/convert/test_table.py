@@ -193,3 +193,10 @@ def test_what_a_builder_cannot_follow_is_an_error(config):
     (name, value), *_ = config.items()
     with pytest.raises(ValueError, match=f"`{name}` of the config must be one of .*Received: {value!r}"):
         builder_arguments(config, FIELDS)
+
+
+def test_a_value_of_another_kind():
+    fields = [Field("activation", "activation", {"gelu": "gelu"})]
+    for value in (["gelu"], {"gelu": 1}, 3):
+        with pytest.raises(ValueError, match="`activation` of the config must be one of 'gelu'"):
+            builder_arguments({"activation": value}, fields)

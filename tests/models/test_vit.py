@@ -1,10 +1,12 @@
 """`kt.models.vit` against transformers with the same weights, at any image size, and what must change nothing in it."""
 
 import functools
+import tempfile
 
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import keras_transformer as kt
 from keras_transformer.convert import table, vit
@@ -20,7 +22,9 @@ IMAGE_SIZE = (8, 12)
 
 def copy_weights(theirs, ours):
     """Every weight of theirs into one of ours; none is left over on either side."""
-    state = {name: x.detach().numpy() for name, x in theirs.state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        state = safetensors.numpy.load_file(f"{folder}/model.safetensors")
     table.load(ours, state, vit.ROWS, vit.IGNORED)
     return state
 

@@ -1,0 +1,174 @@
+"""The files of a checkpoint folder, read without trusting them.
+
+Nothing outside the folder is opened, nothing in it is executed, and a tensor is read when it is asked for.
+
+Source: the layout of Hugging Face's hub: `config.json` beside `model.safetensors`, or beside several files and
+`model.safetensors.index.json`, which says where each tensor is (https://huggingface.co/docs/safetensors).
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+LARGEST_JSON = 32 * 2**20  # bytes; an index of 100,000 tensors takes 10 million
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64", "I32": "int32"}
+DTYPES |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
+
+
+class Stored(NamedTuple):
+    """A tensor in a file; `np.asarray` reads it.
+
+    Attributes:
+        file: the open file.
+        name: its name in there.
+        shape: tuple of int.
+        dtype: name of its type.
+    """
+
+    file: Any
+    name: str
+    shape: tuple
+    dtype: str
+
+    def __array__(self, dtype=None, copy=None):
+        array = self.file.get_tensor(self.name)
+        return array if dtype is None else array.astype(dtype)
+
+
+class Tensors(Mapping):
+    """The tensors of a folder by name, each a `Stored`.
+
+    Args:
+        directory: folder with `model.safetensors`, or an index and the files that it names.
+
+    Raises:
+        ValueError: a file is missing, broken, or not in the folder; a tensor is missing, or in two files, or of a type
+            that NumPy has not.
+    """
+
+    def __init__(self, directory):
+        directory = Path(directory)
+        self._stored = {}
+        places = _places(directory)
+        for name in sorted(set(places.values())) if places else [WHOLE]:
+            for stored in _tensors_of(inside(directory, name)):
+                if stored.name in self._stored:
+                    raise ValueError(f"The tensor {stored.name!r} is in two files, one of which is {name!r}.")
+                if places and places.get(stored.name) != name:
+                    raise ValueError(f"{INDEX} does not say that the tensor {stored.name!r} is in {name!r}.")
+                self._stored[stored.name] = stored
+        missing = sorted(set(places) - set(self._stored))
+        if missing:
+            raise ValueError(f"{INDEX} names tensors that are in no file: {missing[:9]}")
+
+    def __getitem__(self, name):
+        return self._stored[name]
+
+    def __iter__(self):
+        return iter(self._stored)
+
+    def __len__(self):
+        return len(self._stored)
+
+    @property
+    def num_elements(self):
+        """Numbers in all tensors together."""
+        return sum(int(np.prod(stored.shape, dtype=object)) for stored in self._stored.values())
+
+    @property
+    def float_dtype(self):
+        """The type of the floating-point tensors, the widest if there are several; None without any."""
+        found = {stored.dtype for stored in self._stored.values()} & {"float64", "float32", "float16", "bfloat16"}
+        return (found.pop() if len(found) == 1 else "float32") if found else None
+
+
+def read_config(directory):
+    """The dict in `config.json`.
+
+    Raises:
+        ValueError: there is none, or it is not a JSON object.
+    """
+    return read_json(directory, CONFIG)
+
+
+def read_json(directory, name):
+    """The dict in a JSON file of the folder.
+
+    Raises:
+        ValueError: the file is missing, larger than 32 MB, no JSON object, or has a key twice.
+    """
+    path = inside(Path(directory), name)
+    if path.stat().st_size > LARGEST_JSON:
+        raise ValueError(f"{name} has {path.stat().st_size:,} bytes; at most {LARGEST_JSON:,} are read.")
+    return _parsed(path.read_bytes(), name)
+
+
+def inside(directory, name):
+    """The path of a file of the folder, which must be a regular file that lies in it."""
+    if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name or name in ("", ".", ".."):
+        raise ValueError(f"A file of a checkpoint must lie in its folder. Received: {name!r}")
+    path = directory / name
+    if path.is_symlink() and path.resolve().parent != directory.resolve():
+        raise ValueError(f"{name!r} is a link out of the folder {directory}.")
+    if not path.is_file():
+        others = sorted(p.name for p in directory.glob("*.bin")) if directory.is_dir() else []
+        hint = f" Pickled weights are not read: {', '.join(others[:3])}." if others else ""
+        raise ValueError(f"There is no file {name!r} in {directory}.{hint}")
+    return path
+
+
+def _places(directory):
+    """Tensor name -> file name, as the index says; empty where one file holds all."""
+    if (directory / WHOLE).exists() or not (directory / INDEX).exists():
+        return {}
+    places = read_json(directory, INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ValueError(f"{INDEX} must have a dict `weight_map` from tensors to files. Received: {places!r}")
+    for name in places.values():
+        inside(directory, name)
+    return places
+
+
+def _tensors_of(path):
+    import safetensors
+
+    try:
+        file = safetensors.safe_open(path, "np")
+        _refuse_twice(path)
+        slices = {name: file.get_slice(name) for name in file.keys()}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path.name!r} is no safetensors file that can be read: {error}") from error
+    for name, found in slices.items():
+        kind = found.get_dtype()
+        if kind not in DTYPES:
+            raise ValueError(f"The tensor {name!r} must have one of the types {[*DTYPES]}. Received: {kind}")
+        yield Stored(file, name, tuple(found.get_shape()), DTYPES[kind])
+
+
+def _refuse_twice(path):
+    """Refuse a header with a name twice, of which the library takes the last; it has checked the size of the header."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        _parsed(file.read(size), path.name)
+
+
+def _parsed(data, name):
+    def unique(pairs):
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"{name} has the key {twice!r} twice.")
+        return found
+
+    try:
+        found = json.loads(data, object_pairs_hook=unique)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{name} is no JSON that can be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must hold a JSON object. Received: {type(found).__name__}")
+    return found

@@ -1,0 +1,105 @@
+"""A published checkpoint folder as a model."""
+
+import importlib
+from types import MappingProxyType
+
+from keras_transformer import models
+from keras_transformer.arguments import check_count
+from keras_transformer.convert import files, table
+from keras_transformer.convert.config import builder_arguments
+
+# The module of `convert` with a family's table, and the builder that it is for.
+BUILDERS = MappingProxyType(
+    {"bart": "bart", "bert": "bert", "gemma": "llama", "gpt2": "gpt", "llama": "llama", "t5": "t5", "vit": "vit"}
+)
+TYPES = ("float32", "float16", "bfloat16")
+SIZES = ("vocabulary_size", "max_sequence_length", "intermediate_dim", "hidden_dim", "num_classes", "num_segments")
+LAYERS = ("num_layers", "num_decoder_layers")
+
+
+def load_pretrained(directory, dtype=None, **options):
+    """The model that a folder of `transformers` or the Hugging Face hub holds, as a plain functional model.
+
+    Nothing is downloaded and nothing in the folder is executed: `config.json` says how the family's builder is called,
+    and the safetensors files, one or several with an index, hold the weights, of which every one must have its place.
+    Tensors are read one after another, so loading takes the model's memory and one tensor more.
+
+    The families are BERT (with the pooler), GPT-2, Llama, Mistral, Qwen 2, Qwen 3, Gemma 2, Gemma 3 (text), T5, mT5,
+    BART, mBART and ViT (with its head).
+
+    Args:
+        directory: the folder.
+        dtype: of the model, a Keras dtype or policy; None: that of the tensors.
+        **options: arguments of the builder beside or instead of those of the config, such as `dropout`,
+            `pad_token_id` or `name`.
+
+    Returns:
+        A `keras.Model` as `kt.models.bert`, `gpt`, `llama`, `t5`, `bart` or `vit` make it.
+
+    Raises:
+        ValueError: a file is missing, broken or outside the folder; the family is not known; the config says something
+            that the family's builder cannot do; a tensor is missing, of another shape, or has no place.
+
+    Example:
+
+    >>> import tempfile
+    >>> import transformers
+    >>> config = transformers.GPT2Config(vocab_size=9, n_positions=8, n_embd=4, n_layer=1, n_head=2)
+    >>> folder = tempfile.mkdtemp()
+    >>> transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    >>> model = load_pretrained(folder)
+    >>> model.name, model.count_params()
+    ('gpt', 316)
+    """
+    config, tensors = files.read_config(directory), files.Tensors(directory)
+    family, builder = _family(config)
+    try:
+        arguments = {**builder_arguments(config, family.FIELDS), **options}
+        _check_sizes(arguments, tensors)
+        model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
+    except (TypeError, AttributeError, KeyError, OverflowError) as error:  # values of another kind
+        raise ValueError(f"{files.CONFIG} says what no {config['model_type']} can be: {error}") from error
+    load_tensors(model, tensors, family)
+    return model
+
+
+def load_tensors(model, tensors, family):
+    """Give a model the weights of a mapping by the table of a family, a module of `convert`."""
+    told = {"prefix": getattr(family, "PREFIX", ""), "zeros": getattr(family, "ZEROS", ())}
+    table.load(model, tensors, family.ROWS, family.IGNORED, tied=getattr(family, "TIED", ()), **told)
+
+
+def _family(config):
+    """The module and the builder for a config."""
+    known = {}
+    for module, builder in BUILDERS.items():
+        family = importlib.import_module(f"keras_transformer.convert.{module}")
+        known |= dict.fromkeys(family.MODEL_TYPES, (family, getattr(models, builder)))
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in known:
+        raise ValueError(f"`model_type` of {files.CONFIG} must be one of {sorted(known)}. Received: {kind!r}")
+    return known[kind]
+
+
+def _dtype(tensors):
+    found = tensors.float_dtype
+    return found if found in TYPES else "float32"
+
+
+def _check_sizes(arguments, tensors):
+    """Refuse sizes that the tensors cannot have, before anything so large is made."""
+    for name in (*SIZES, *LAYERS, "num_heads", "key_dim"):
+        if arguments.get(name) is not None:
+            check_count(0, **{name: arguments[name]})
+    limit, layers = tensors.num_elements, sum(arguments.get(name) or 0 for name in LAYERS)
+    hidden = arguments.get("hidden_dim") or 1
+    heads = (arguments.get("num_heads") or 1) * (arguments.get("key_dim") or 1)
+    products = {"num_layers": layers * hidden, "num_heads": heads * hidden * max(layers, 1)}
+    products |= {name: hidden * (arguments.get(name) or 1) for name in SIZES}
+    products["intermediate_dim"] *= max(layers, 1)
+    for name, product in products.items():
+        if product > limit:
+            raise ValueError(
+                f"{files.CONFIG} asks for {name}={arguments.get(name)!r} with hidden_dim={hidden!r}, more than the "
+                f"{limit:,} numbers of the checkpoint can hold."
+            )
