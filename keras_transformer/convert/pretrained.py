@@ -44,12 +44,13 @@ def load_pretrained(directory, dtype=None, **options):
 
     >>> import tempfile
     >>> import transformers
-    >>> config = transformers.GPT2Config(vocab_size=9, n_positions=8, n_embd=4, n_layer=1, n_head=2)
+    >>> sizes = {"vocab_size": 9, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 2}
+    >>> config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=1)
     >>> folder = tempfile.mkdtemp()
     >>> transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     >>> model = load_pretrained(folder)
     >>> model.name, model.count_params()
-    ('gpt', 316)
+    ('gpt', 320)
     """
     config, tensors = files.read_config(directory), files.Tensors(directory)
     family, builder = _family(config)
