@@ -4,6 +4,7 @@ from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FROM_HEADS, TABLE, Row, dense, layer_norm, under
 
 MODEL_TYPES = ("bert",)
+ARCHITECTURES = ["BertModel"]  # heads are not read, so they are not written
 PREFIX = "bert."
 
 FIELDS = [

@@ -1,4 +1,4 @@
-"""The files of a checkpoint folder, read without trusting them.
+"""The files of a checkpoint folder, read without trusting them, and written whole or not at all.
 
 Nothing outside the folder is opened, nothing in it is executed, and a tensor is read when it is asked for.
 
@@ -7,6 +7,8 @@ Source: the layout of Hugging Face's hub: `config.json` beside `model.safetensor
 """
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,6 +107,54 @@ def read_json(directory, name):
     if path.stat().st_size > LARGEST_JSON:
         raise ValueError(f"{name} has {path.stat().st_size:,} bytes; at most {LARGEST_JSON:,} are read.")
     return _parsed(path.read_bytes(), name)
+
+
+def write_folder(directory, config, tensors, max_shard_size):
+    """A folder with a config and tensors, {name: array}, that appears whole or not at all.
+
+    Raises:
+        ValueError: there is something of this name already.
+    """
+    import safetensors.numpy
+
+    directory = Path(directory).absolute()
+    if os.path.lexists(directory):
+        raise ValueError(f"A checkpoint is written to a new folder. Received one that exists: {directory}")
+    unfinished = directory.with_name(f".{directory.name}.{os.getpid()}")
+    shards = _shards(tensors, max_shard_size)
+    names = [WHOLE] if len(shards) == 1 else [_numbered(i + 1, len(shards)) for i in range(len(shards))]
+    try:
+        unfinished.mkdir(parents=True)
+        for name, shard in zip(names, shards, strict=True):
+            arrays = {key: np.ascontiguousarray(x) for key, x in shard.items()}
+            safetensors.numpy.save_file(arrays, unfinished / name, metadata={"format": "pt"})
+        if len(shards) > 1:
+            places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+            size = sum(x.nbytes for x in tensors.values())
+            _write_json(unfinished / INDEX, {"metadata": {"total_size": size}, "weight_map": places})
+        _write_json(unfinished / CONFIG, config)
+        unfinished.rename(directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _shards(tensors, max_shard_size):
+    shards, room = [{}], max_shard_size
+    for name, x in tensors.items():
+        if x.nbytes > room and shards[-1]:
+            shards.append({})
+            room = max_shard_size
+        shards[-1][name] = x
+        room -= x.nbytes
+    return shards
+
+
+def _numbered(number, count):
+    return f"model-{number:05}-of-{count:05}.safetensors"
+
+
+def _write_json(path, content):
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def inside(directory, name):

@@ -1,12 +1,13 @@
-"""A published checkpoint folder as a model."""
+"""A published checkpoint folder as a model, and a model as such a folder."""
 
 import importlib
 from types import MappingProxyType
 
 from keras_transformer import models
-from keras_transformer.arguments import check_count
+from keras_transformer.arguments import check_count, check_size
 from keras_transformer.convert import files, table
 from keras_transformer.convert.config import builder_arguments
+from keras_transformer.layers import read_card
 
 # The module of `convert` with a family's table, and the builder that it is for.
 BUILDERS = MappingProxyType(
@@ -61,7 +62,56 @@ def load_pretrained(directory, dtype=None, **options):
     except (TypeError, AttributeError, KeyError, OverflowError) as error:  # values of another kind
         raise ValueError(f"{files.CONFIG} says what no {config['model_type']} can be: {error}") from error
     load_tensors(model, tensors, family)
+    prefix = getattr(family, "PREFIX", "")
+    is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
+    read_card(model)["published"] = {"config": config, "is_bare": is_bare}
     return model
+
+
+def save_pretrained(model, directory, max_shard_size=5 * 10**9):
+    """Write a model as a folder that `transformers` and every engine that reads its files loads.
+
+    The model is one that `load_pretrained` made, also after `fit`, after `.keras` files or as a clone: it carries the
+    config that it came with. The weights keep their type and come back bit for bit.
+
+    Args:
+        model: the model.
+        directory: the folder, which must not exist yet. It appears whole or not at all.
+        max_shard_size: int, bytes of one file's tensors; above that there are several files and an index.
+
+    Raises:
+        ValueError: the folder exists, or the model did not come from a published checkpoint, or has got weights that
+            no tensor holds, such as adapters that were not merged.
+
+    Example:
+
+    >>> import os
+    >>> import tempfile
+    >>> import transformers
+    >>> sizes = {"vocab_size": 9, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 2}
+    >>> config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=1)
+    >>> folder = tempfile.mkdtemp()
+    >>> transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    >>> save_pretrained(load_pretrained(folder), os.path.join(folder, "mine"))
+    >>> sorted(os.listdir(os.path.join(folder, "mine")))
+    ['config.json', 'model.safetensors']
+    """
+    check_size(max_shard_size=max_shard_size)
+    published = read_card(model).get("published")
+    if not published:
+        raise ValueError(
+            f"The model {getattr(model, 'name', model)!r} did not come from `load_pretrained`, so there is no config "
+            "to write beside its weights."
+        )
+    config = dict(published["config"])
+    family, _ = _family(config)
+    tensors = table.save(model, family.ROWS)
+    if published["is_bare"]:
+        tensors = {name.removeprefix(family.PREFIX): x for name, x in tensors.items()}
+    config["architectures"] = getattr(family, "ARCHITECTURES", config.get("architectures"))
+    config.pop("torch_dtype", None)
+    config["dtype"] = str(next(iter(tensors.values())).dtype)
+    files.write_folder(directory, config, tensors, max_shard_size)
 
 
 def load_tensors(model, tensors, family):

@@ -13,7 +13,7 @@ import safetensors.numpy
 import transformers
 
 import keras_transformer as kt
-from keras_transformer.convert import files, load_pretrained
+from keras_transformer.convert import files, load_pretrained, save_pretrained
 from tests.backend import numpy, predict
 from tests.models import published
 
@@ -232,3 +232,76 @@ def test_nothing_but_a_value_error(copy):
         except ValueError:
             refused += 1
     assert refused > 200
+
+
+def theirs_in(folder, kind):
+    """Their model of a folder, and nothing missing or left over."""
+    model, told = kind.from_pretrained(folder, output_loading_info=True, dtype="auto")
+    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    return model.eval()
+
+
+def state(model):
+    return {name: x.detach() for name, x in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", [*published.CASES, *OTHERS])
+def test_a_folder_comes_back_as_it_was(name, tmp_path):
+    """Through ours and a `.keras` file, bit for bit, with the config that it had."""
+    theirs = OTHERS[name]() if name in OTHERS else published.theirs(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = load_pretrained(tmp_path / "theirs")
+    model.save(tmp_path / "model.keras")
+    save_pretrained(keras.models.load_model(tmp_path / "model.keras"), tmp_path / "ours")
+    again = theirs_in(tmp_path / "ours", type(theirs))
+    expected, found = state(theirs), state(again)
+    assert expected.keys() == found.keys() and all((found[key] == x).all() for key, x in expected.items())
+    before, after = (theirs.config.to_dict(), again.config.to_dict())
+    differing = {key for key in before if before[key] != after.get(key)}
+    assert differing <= {"_name_or_path", "dtype", "architectures", "transformers_version"}
+
+
+def test_what_was_trained_goes_back_in_several_files(tmp_path):
+    published.theirs("llama").save_pretrained(tmp_path / "theirs")
+    model = load_pretrained(tmp_path / "theirs")
+    model.set_weights([w + 1 for w in model.get_weights()])
+    save_pretrained(model, tmp_path / "ours", max_shard_size=4096)
+    assert len(list((tmp_path / "ours").glob("model-0000*-of-*.safetensors"))) > 2
+    found = state(theirs_in(tmp_path / "ours", transformers.LlamaForCausalLM))
+    assert all((found[name] == x + 1).all() for name, x in state(published.theirs("llama")).items())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits_go_back_as_they_are(dtype, copy):
+    tensors = safetensors.numpy.load_file(copy / files.WHOLE)
+    safetensors.numpy.save_file({k: x.astype(keras_dtype(dtype)) for k, x in tensors.items()}, copy / files.WHOLE)
+    save_pretrained(load_pretrained(copy), copy / "back")
+    found = safetensors.numpy.load_file(copy / "back" / files.WHOLE)
+    assert found.keys() == tensors.keys()
+    assert all(x.dtype == dtype and (x == tensors[name].astype(x.dtype)).all() for name, x in found.items())
+
+
+def keras_dtype(name):
+    return ml_dtypes.bfloat16 if name == "bfloat16" else name
+
+
+def test_what_cannot_be_written(folder, tmp_path, monkeypatch):
+    model = load_pretrained(folder)
+    with pytest.raises(ValueError, match="did not come from `load_pretrained`"):
+        save_pretrained(kt.models.gpt(None, 9, 8, 1, 4, 2, 8), tmp_path / "new")
+    with pytest.raises(ValueError, match="exists"):
+        save_pretrained(model, tmp_path)
+    with pytest.raises(ValueError, match="max_shard_size=0"):
+        save_pretrained(model, tmp_path / "new", max_shard_size=0)
+    adapted = keras.models.clone_model(model)
+    adapted.get_layer("decoder_block_0").feed_forward.intermediate_dense.enable_lora(2)
+    with pytest.raises(ValueError, match="no row for these variables.*lora"):
+        save_pretrained(adapted, tmp_path / "new")
+
+    def fail(*_, **__):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    with pytest.raises(OSError, match="full"):
+        save_pretrained(model, tmp_path / "new")
+    assert not list(tmp_path.iterdir())
