@@ -176,7 +176,7 @@ def why_left_out(kind, locale, probes=40):
         try:
             translate(style, value, locale)
         except Exception as error:  # num2words raises whatever its code for a language runs into
-            reasons[str(error) or type(error).__name__] += 1
+            reasons[str(error) or "the package has no words for it"] += 1
     return reasons.most_common(1)[0][0] if reasons.total() * 2 > len(sample) else None
 
 

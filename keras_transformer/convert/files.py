@@ -53,7 +53,7 @@ class Tensors(Mapping):
     """
 
     def __init__(self, directory):
-        directory = Path(directory)
+        directory = folder_of(directory)
         self._stored = {}
         places = _places(directory)
         for name in sorted(set(places.values())) if places else [WHOLE]:
@@ -83,7 +83,7 @@ class Tensors(Mapping):
 
     @property
     def float_dtype(self):
-        """The type of the floating-point tensors, the widest if there are several; None without any."""
+        """The type of the floating-point tensors, float32 if there are several; None without any."""
         found = {stored.dtype for stored in self._stored.values()} & {"float64", "float32", "float16", "bfloat16"}
         return (found.pop() if len(found) == 1 else "float32") if found else None
 
@@ -103,10 +103,17 @@ def read_json(directory, name):
     Raises:
         ValueError: the file is missing, larger than 32 MB, no JSON object, or has a key twice.
     """
-    path = inside(Path(directory), name)
+    path = inside(folder_of(directory), name)
     if path.stat().st_size > LARGEST_JSON:
         raise ValueError(f"{name} has {path.stat().st_size:,} bytes; at most {LARGEST_JSON:,} are read.")
     return _parsed(path.read_bytes(), name)
+
+
+def folder_of(directory):
+    """The path of a folder that exists."""
+    if not isinstance(directory, (str, os.PathLike)) or not os.path.isdir(directory):
+        raise ValueError(f"`directory` must be a folder; nothing is downloaded. Received: directory={directory!r}")
+    return Path(directory)
 
 
 def write_folder(directory, config, tensors, max_shard_size):
@@ -115,8 +122,7 @@ def write_folder(directory, config, tensors, max_shard_size):
     Raises:
         ValueError: there is something of this name already.
     """
-    import safetensors.numpy
-
+    save_file = _safetensors().numpy.save_file
     directory = Path(directory).absolute()
     if os.path.lexists(directory):
         raise ValueError(f"A checkpoint is written to a new folder. Received one that exists: {directory}")
@@ -127,7 +133,7 @@ def write_folder(directory, config, tensors, max_shard_size):
         unfinished.mkdir(parents=True)
         for name, shard in zip(names, shards, strict=True):
             arrays = {key: np.ascontiguousarray(x) for key, x in shard.items()}
-            safetensors.numpy.save_file(arrays, unfinished / name, metadata={"format": "pt"})
+            save_file(arrays, unfinished / name, metadata={"format": "pt"})
         if len(shards) > 1:
             places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
             size = sum(x.nbytes for x in tensors.values())
@@ -184,8 +190,7 @@ def _places(directory):
 
 
 def _tensors_of(path):
-    import safetensors
-
+    safetensors = _safetensors()
     try:
         file = safetensors.safe_open(path, "np")
         _refuse_twice(path)
@@ -197,6 +202,14 @@ def _tensors_of(path):
         if kind not in DTYPES:
             raise ValueError(f"The tensor {name!r} must have one of the types {[*DTYPES]}. Received: {kind}")
         yield Stored(file, name, tuple(found.get_shape()), DTYPES[kind])
+
+
+def _safetensors():
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError('Checkpoints need safetensors: pip install "keras-transformer-kit[hf]"') from error
+    return safetensors
 
 
 def _refuse_twice(path):

@@ -85,15 +85,12 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
 
     Example:
 
-    >>> import os
-    >>> import tempfile
-    >>> import transformers
-    >>> sizes = {"vocab_size": 9, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 2}
-    >>> config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=1)
-    >>> folder = tempfile.mkdtemp()
-    >>> transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    >>> save_pretrained(load_pretrained(folder), os.path.join(folder, "mine"))
-    >>> sorted(os.listdir(os.path.join(folder, "mine")))
+    >>> import os, tempfile, transformers
+    >>> config = transformers.T5Config(vocab_size=9, d_model=4, d_kv=2, d_ff=8, num_layers=1, num_heads=2)
+    >>> theirs, ours = (os.path.join(tempfile.mkdtemp(), name) for name in ("theirs", "ours"))
+    >>> transformers.T5ForConditionalGeneration(config).save_pretrained(theirs)
+    >>> save_pretrained(load_pretrained(theirs), ours)
+    >>> sorted(os.listdir(ours))
     ['config.json', 'model.safetensors']
     """
     check_size(max_shard_size=max_shard_size)
@@ -103,8 +100,8 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
             f"The model {getattr(model, 'name', model)!r} did not come from `load_pretrained`, so there is no config "
             "to write beside its weights."
         )
-    config = dict(published["config"])
-    family, _ = _family(config)
+    family, _ = _family(published["config"])
+    config = _up_to_date(published["config"], family.FIELDS, read_card(model))
     tensors = table.save(model, family.ROWS)
     if published["is_bare"]:
         tensors = {name.removeprefix(family.PREFIX): x for name, x in tensors.items()}
@@ -118,6 +115,24 @@ def load_tensors(model, tensors, family):
     """Give a model the weights of a mapping by the table of a family, a module of `convert`."""
     told = {"prefix": getattr(family, "PREFIX", ""), "zeros": getattr(family, "ZEROS", ())}
     table.load(model, tensors, family.ROWS, family.IGNORED, tied=getattr(family, "TIED", ()), **told)
+
+
+def _up_to_date(config, fields, card):
+    """The config of a model whose card says something else by now, such as images of another size."""
+    arguments, found = builder_arguments(config, fields), dict(config)
+    for field in fields:
+        is_plain = field.values is None and not field.counted and (field.power, field.times) == (1, 1)
+        if is_plain and field.theirs in config and field.ours in arguments and field.ours in card:
+            value = _unpaired(card[field.ours])
+            if value != _unpaired(arguments[field.ours]):
+                found[field.theirs] = value
+    return found
+
+
+def _unpaired(value):
+    """One number for a pair of equal ones."""
+    is_pair = isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]
+    return value[0] if is_pair else list(value) if isinstance(value, tuple) else value
 
 
 def _family(config):

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 import transformers
 
 import keras_transformer as kt
@@ -259,6 +260,25 @@ def test_a_folder_comes_back_as_it_was(name, tmp_path):
     before, after = (theirs.config.to_dict(), again.config.to_dict())
     differing = {key for key in before if before[key] != after.get(key)}
     assert differing <= {"_name_or_path", "dtype", "architectures", "transformers_version"}
+
+
+@pytest.mark.parametrize("image_size", [16, (16, 8)])
+def test_images_of_another_size_are_told(image_size, tmp_path):
+    OTHERS["vit"]().save_pretrained(tmp_path / "theirs")
+    model = kt.models.resize_vit(load_pretrained(tmp_path / "theirs"), image_size)
+    save_pretrained(model, tmp_path / "ours")
+    again = theirs_in(tmp_path / "ours", transformers.ViTForImageClassification)
+    assert again.config.image_size in (image_size, list(np.atleast_1d(image_size)))
+    images = np.random.default_rng(0).normal(size=(2, *np.broadcast_to(image_size, 2), 3)).astype("float32")
+    with torch.no_grad():
+        expected = again(torch.tensor(images.transpose(0, 3, 1, 2))).logits.numpy()
+    np.testing.assert_allclose(predict(model, images), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("directory", ["gpt2", None, 3])
+def test_what_is_no_folder(directory):
+    with pytest.raises(ValueError, match=f"must be a folder; nothing is downloaded.*{directory}"):
+        load_pretrained(directory)
 
 
 def test_what_was_trained_goes_back_in_several_files(tmp_path):
