@@ -1,4 +1,4 @@
-"""What T5 and BART are both asked: the same as `transformers`' models with the same weights."""
+"""What encoder-decoders are asked; T5 and BART also to be `transformers`' models with the same weights."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ import keras_transformer as kt
 from keras_transformer.convert import table
 from keras_transformer.convert.config import builder_arguments
 from tests import reference
-from tests.backend import predict, weight_gradients
+from tests.backend import predict, run, weight_gradients
 from tests.generation import hf
 
 
@@ -103,3 +103,14 @@ def count(build, size):
     """The parameters of a published size with one layer on each side, counted without being allocated."""
     with keras.StatelessScope(initialize_variables=False):
         return build(size, num_layers=1).count_params()
+
+
+def in_halves(model, source, target):
+    """What the encoder gives of a source, and the decoder of that and a target, each as a model of its own."""
+    encoder, decoder = kt.models.encoder_from_ids(model), kt.models.decoder_from_ids(model)
+
+    def call(source, target):
+        states = encoder(source)
+        return states, decoder({"decoder_token_ids": target, "encoder_states": states})
+
+    return run(call, source, target)

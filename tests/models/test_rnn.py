@@ -6,9 +6,10 @@ import pytest
 
 import keras_transformer as kt
 from tests import reference, reference_recurrent
-from tests.backend import predict, run, vectors, weight_gradients
+from tests.backend import predict, vectors, weight_gradients
 from tests.hurry import outputs_in_training, train_in_a_hurry
 from tests.models.copying import CHANCE, loss_of_copying
+from tests.models.encoder_decoders import in_halves
 
 SOURCE = np.array([[5, 6, 7, 8, 0, 0], [0, 0, 0, 3, 4, 9], [0] * 6])
 TARGET = np.array([[3, 4, 5, 6, 7, 0, 0], [0, 2, 3, 4, 5, 6, 8], [1, 2, 3, 0, 4, 5, 0]])
@@ -81,14 +82,9 @@ def test_its_halves_are_the_whole_also_from_a_file(attention, tmp_path):
     expected = predict(model, [SOURCE, TARGET])
     model.save(tmp_path / "model.keras")
     for whole in (model, keras.models.load_model(tmp_path / "model.keras")):
-        encoder, decoder = kt.models.encoder_from_ids(whole), kt.models.decoder_from_ids(whole)
-        assert {id(w) for w in encoder.weights} | {id(w) for w in decoder.weights} == {id(w) for w in whole.weights}
-
-    def halves(source, target):
-        states = encoder(source)
-        return states, decoder({"decoder_token_ids": target, "encoder_states": states})
-
-    states, logits = run(halves, SOURCE, TARGET)
+        halves = [half(whole) for half in (kt.models.encoder_from_ids, kt.models.decoder_from_ids)]
+        assert {id(w) for half in halves for w in half.weights} == {id(w) for w in whole.weights}
+    states, logits = in_halves(whole, SOURCE, TARGET)
     assert states.shape == (3, 6, 12)
     np.testing.assert_allclose(logits[REAL], expected[REAL], atol=1e-5)
     card = kt.layers.read_card(whole)

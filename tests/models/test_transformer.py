@@ -9,9 +9,10 @@ import pytest
 
 import keras_transformer as kt
 from tests import reference
-from tests.backend import numpy, predict, run, vectors, weight_gradients
+from tests.backend import numpy, predict, vectors, weight_gradients
 from tests.hurry import train_in_a_hurry
 from tests.models.copying import CHANCE, loss_of_copying
+from tests.models.encoder_decoders import in_halves
 
 SOURCE = np.array([[5, 6, 7, 8, 0, 0], [0, 0, 0, 3, 4, 9]])
 TARGET = np.array([[3, 4, 5, 6, 7, 0, 0], [0, 2, 3, 4, 5, 6, 8]])
@@ -161,16 +162,11 @@ def test_encoder_and_decoder_from_ids_are_the_whole_in_two_halves(tmp_path):
     expected = call(model)
     model.save(tmp_path / "model.keras")
     for whole in (model, keras.models.load_model(tmp_path / "model.keras")):
-        encoder, decoder = kt.models.encoder_from_ids(whole), kt.models.decoder_from_ids(whole)
-        assert {id(w) for w in encoder.weights} | {id(w) for w in decoder.weights} == {id(w) for w in whole.weights}
+        halves = [half(whole) for half in (kt.models.encoder_from_ids, kt.models.decoder_from_ids)]
+        assert {id(w) for half in halves for w in half.weights} == {id(w) for w in whole.weights}
         assert kt.layers.read_card(whole)["stop_token_id"] == 3
         assert whole.get_layer("encoder").get_layer("encoder_block_0").num_heads == 2
-
-    def halves(source, target):
-        states = encoder(source)
-        return states, decoder({"decoder_token_ids": target, "encoder_states": states})
-
-    states, logits = run(halves, SOURCE, TARGET)
+    states, logits = in_halves(whole, SOURCE, TARGET)
     assert states.shape == (2, 6, 16)
     np.testing.assert_allclose(logits[REAL], expected[REAL], atol=1e-5)
     with pytest.raises(ValueError, match="encoder_token_ids"):
