@@ -16,13 +16,14 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation import coverage
-from keras_transformer.generation.candidates import IMPOSSIBLE, choose, take
+from keras_transformer.generation.candidates import IMPOSSIBLE, choose
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.loop_base import LoopBase, once_read, repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.results import Result
+from keras_transformer.ops.rows import at
 
 
 class BeamLoop(LoopBase):
@@ -119,10 +120,10 @@ class BeamLoop(LoopBase):
             logs = told["coverage_penalty"] * coverage.log_coverage(loop["coverage"])
             bonus = ops.reshape(logs, running["sums"].shape) * quotient
         candidates, chosen = choose(running["sums"], bonus, log_probs, loop["is_open"], told, num_new, beams.num_groups)
-        texts = _write(take(running["tokens"], candidates["parent"]), candidates["token"], loop["num_new"])
+        texts = _write(at(running["tokens"], candidates["parent"]), candidates["token"], loop["num_new"])
         loop = {**loop, "num_new": num_new}
         loop["finished"] = _finish(loop, candidates, texts, candidates["totals"] / quotient)
-        loop["running"] = {"tokens": take(texts, chosen["index"]), "sums": chosen["sums"]}
+        loop["running"] = {"tokens": at(texts, chosen["index"]), "sums": chosen["sums"]}
         loop["is_open"] = _is_open(loop, chosen["totals"][:, 0] / quotient, told)
         return self._move(loop, chosen, rule)
 
@@ -159,7 +160,7 @@ def _finish(loop, candidates, texts, scores):
     new = {"tokens": texts, "scores": ops.where(may_finish, scores, IMPOSSIBLE), "lengths": lengths}
     merged = {name: ops.concatenate([finished[name], new[name]], axis=1) for name in finished}
     _, best = ops.top_k(merged["scores"], num_beams)
-    return {name: take(x, best) for name, x in merged.items()}
+    return {name: at(x, best) for name, x in merged.items()}
 
 
 def _is_open(loop, best_score, told):

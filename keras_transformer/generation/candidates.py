@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from keras_transformer.generation.loop import is_stop
+from keras_transformer.ops.rows import at
 
 IMPOSSIBLE = -1e9  # finite, so that sums and quotients of it are; far below any sum of log-probabilities
 
@@ -62,18 +63,12 @@ def _choose(sums, bonus, log_probs, told, num_new):
     count = min((1 + max(1, told["stop"].shape[0])) * num_beams, num_beams * vocabulary)
     totals, index = ops.top_k(totals, count)
     index = ops.cast(index, "int32")
-    candidates = {"totals": totals, "sums": totals if bonus is None else take(sums, index)}
+    candidates = {"totals": totals, "sums": totals if bonus is None else at(sums, index)}
     candidates |= {"parent": index // vocabulary, "token": index % vocabulary}
     stops = is_stop(candidates["token"], told["stop"])
     totals, going_on = ops.top_k(ops.where(stops, IMPOSSIBLE, totals), num_beams)
-    chosen = {name: take(x, going_on) for name, x in candidates.items()}
+    chosen = {name: at(x, going_on) for name, x in candidates.items()}
     chosen |= {"totals": totals, "sums": ops.where(totals > IMPOSSIBLE / 2, chosen["sums"], IMPOSSIBLE)}
     chosen["index"] = ops.cast(going_on, "int32")
     # At the last step every text is finished, as it is.
     return {**candidates, "ends": ops.logical_or(stops, num_new >= told["max_new_tokens"])}, chosen
-
-
-def take(x, index):
-    """Beams (B, C, ...) in the order of index (B, K)."""
-    index = ops.reshape(ops.cast(index, "int32"), (*index.shape, *[1] * (len(x.shape) - 2)))
-    return ops.take_along_axis(x, index, axis=1)

@@ -15,11 +15,12 @@ import keras
 from keras import ops
 
 from keras_transformer.generation.compile import compile_function, trace_step
-from keras_transformer.generation.decoders import CachedEncoderDecoder, at
+from keras_transformer.generation.decoders import CachedEncoderDecoder
 from keras_transformer.generation.loop import Loop
 from keras_transformer.generation.loop_base import repeat_rows
 from keras_transformer.generation.processors import Text
 from keras_transformer.layers import PositionalEmbedding
+from keras_transformer.ops.rows import at
 
 OUTPUT_LAYERS = (PositionalEmbedding, keras.layers.Dense, keras.layers.EinsumDense, keras.layers.ReversibleEmbedding)
 
@@ -69,7 +70,7 @@ class ContrastiveLoop(Loop):
             allowed = rule.process(logits, Text(**loop["text"]), told, told["stop"])
         best, candidates = ops.top_k(allowed, min(rule.candidates, logits.shape[-1]))  # (B, C)
         candidates = ops.cast(candidates, "int32")
-        probabilities = ops.take_along_axis(ops.softmax(allowed, axis=-1), candidates, axis=-1)
+        probabilities = at(ops.softmax(allowed, axis=-1), candidates)
 
         fed = {"position": ops.repeat(loop["position"], candidates.shape[1], axis=0)}
         fed["token"] = ops.reshape(candidates, (-1,))

@@ -22,6 +22,7 @@ from keras_transformer.models import decoder_from_ids, encoder_from_ids
 from keras_transformer.ops.cache import DecodingScope, extend_cache
 from keras_transformer.ops.cache_entries import is_frozen
 from keras_transformer.ops.masks import NOT_A_TOKEN
+from keras_transformer.ops.rows import at
 
 
 class CachedDecoder:
@@ -180,8 +181,8 @@ class FullForward:
             ends = [ops.minimum(end, state["token_ids"].shape[1] - 1) for end in ends]
             return ops.stack([at(self._logits({**state, "last": end}), end) for end in ends], axis=1), state
         index = ops.expand_dims(state["last"], -1) + ops.arange(1 - tokens.shape[1], 1, dtype="int32")
-        index = ops.expand_dims(ops.minimum(index, state["token_ids"].shape[1] - 1), -1)
-        return ops.take_along_axis(self._logits(state), index, axis=1), state
+        index = ops.clip(index, 0, state["token_ids"].shape[1] - 1)
+        return at(self._logits(state), index), state
 
     @staticmethod
     def take_back(state, fed, kept):
@@ -240,8 +241,3 @@ def _logits(outputs):
         found = f"the keys {sorted(outputs)}" if isinstance(outputs, dict) else f"shape {tuple(outputs.shape)}"
         raise ValueError(f"The model must return logits of shape (batch, length, vocabulary). Received: {found}")
     return outputs
-
-
-def at(x, index):
-    """x (B, T, ...) at each row's own index (B,): (B, ...)."""
-    return ops.take_along_axis(x, ops.reshape(index, (-1, *[1] * (len(x.shape) - 1))), axis=1)[:, 0]

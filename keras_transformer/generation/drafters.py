@@ -21,6 +21,7 @@ from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.sampling import draw, most_probable, normalised
 from keras_transformer.ops.cache import CannotCache, LooksBothWays
 from keras_transformer.ops.masks import NOT_A_TOKEN
+from keras_transformer.ops.rows import at
 
 
 class DraftCannotCache(CannotCache):
@@ -112,8 +113,7 @@ class ModelDrafter(LoopBase):
         if fed is None:  # the first token of all is fed in the first round
             return state
         positions = self._positions(state["position"], fed)
-        last = ops.expand_dims(ops.maximum(kept - 1, 0), -1)
-        position = ops.take_along_axis(positions, last, axis=1)[:, 0] + 1
+        position = at(positions, ops.maximum(kept - 1, 0)) + 1
         return {"state": self.decoder.take_back(state["state"], fed.shape[1], kept), "position": position}
 
     def room(self, length):
@@ -162,14 +162,14 @@ class LookupDrafter:
         # How many tokens before each place are the last ones of the row.
         is_match, matched = True, 0
         for i in range(1, largest + 1):
-            last = ops.where(ends >= i, ops.take_along_axis(token_ids, ops.maximum(ends - i, 0), axis=1), NOT_A_TOKEN)
+            last = ops.where(ends >= i, at(token_ids, ops.maximum(ends - i, 0)), NOT_A_TOKEN)
             before = ops.pad(token_ids, [(0, 0), (i, 0)], constant_values=NOT_A_TOKEN)[:, :length]
             is_match = ops.logical_and(is_match, ops.logical_and(last > NOT_A_TOKEN, ops.equal(before, last)))
             matched = matched + ops.cast(is_match, "int32")
         matched = ops.where(token_ids > NOT_A_TOKEN, matched, 0)  # something must follow
         best = ops.expand_dims(ops.cast(ops.argmax(matched, axis=-1), "int32"), -1)
         index = best + ops.arange(num_drafts, dtype="int32")
-        drafts = ops.take_along_axis(token_ids, ops.minimum(index, length - 1), axis=1)
+        drafts = at(token_ids, ops.minimum(index, length - 1))
         is_draft = ops.logical_and(index < length, drafts > NOT_A_TOKEN)
         is_draft = ops.logical_and(is_draft, ops.max(matched, axis=-1, keepdims=True) > 0)
         is_draft = ops.cumprod(ops.cast(is_draft, "int32"), axis=1) > 0

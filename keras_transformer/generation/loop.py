@@ -16,6 +16,7 @@ from keras_transformer.generation.loop_base import LoopBase, as_tensor, once_rea
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.sampling import most_probable, sample
+from keras_transformer.ops.rows import at
 
 SMALLEST_STOP_LIST = 4
 
@@ -112,7 +113,7 @@ class Loop(LoopBase):
             loop = {**loop, "text": Text(**loop["text"]).append(token).tensors()}
         if rule.with_log_probs:
             log_probs = ops.log_softmax(logits, axis=-1)
-            written["log_probs"] = ops.take_along_axis(log_probs, ops.expand_dims(token, -1), axis=-1)[:, 0]
+            written["log_probs"] = at(log_probs, token)
         return {**loop, "token": token, "done": done}, written
 
     def _chunk_function(self, loop, told, limit, noise, size, rule):

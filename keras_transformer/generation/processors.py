@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.ops.rows import at
+
 BANNED = float("-inf")
 
 
@@ -73,7 +75,7 @@ class Text(NamedTuple):
     def last(self, count):
         """The last `count` tokens of each row, int32 (B, count); -1 where a row has fewer."""
         index = ops.expand_dims(self.lengths, -1) - count + ops.arange(count, dtype="int32")
-        tokens = ops.take_along_axis(self.token_ids, ops.maximum(index, 0), axis=1)
+        tokens = at(self.token_ids, ops.maximum(index, 0))
         return ops.where(index >= 0, tokens, -1)
 
 
@@ -87,7 +89,7 @@ def write_runs(rows, runs, starts, how_many=None):
     end = width if how_many is None else ops.expand_dims(how_many, -1)
     here = ops.logical_and(index >= 0, index < end)
     if width > 1:  # else the one token stands wherever it may
-        runs = ops.take_along_axis(runs, ops.clip(index, 0, width - 1), axis=1)
+        runs = at(runs, ops.clip(index, 0, width - 1))
     return ops.where(here, runs, rows)
 
 

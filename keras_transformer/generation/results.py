@@ -14,15 +14,23 @@ def join(parts, stop_token_ids):
 
 def cut(tokens, stop_token_ids, log_probs=None, banned=None, drafted=None):
     """The results of all rows: each cut behind its first stop token, or before the place where all was banned."""
-    results = []
-    for i, row in enumerate(tokens):
-        ends = np.flatnonzero(np.isin(row, stop_token_ids)) + 1
-        ends = [*ends[:1], *np.flatnonzero(banned[i])[:1]] if banned is not None else ends[:1]
-        end = min(ends, default=len(row))
-        told = {"log_probs": log_probs, "drafted": drafted}
-        whole = Result(row, **{name: x[i] for name, x in told.items() if x is not None})
-        results.append(whole.shortened(end))
-    return results
+    sizes = np.array([len(row) for row in tokens])
+    ends = np.minimum(_first(np.isin(np.concatenate(tokens), stop_token_ids), sizes) + 1, sizes)
+    if banned is not None:
+        ends = np.minimum(ends, _first(np.concatenate(banned), sizes))
+    told = {"tokens": tokens, "log_probs": log_probs, "drafted": drafted}
+    told = {name: x for name, x in told.items() if x is not None}
+    return [Result(**{name: x[i][:end] for name, x in told.items()}) for i, end in enumerate(ends.tolist())]
+
+
+def _first(flags, sizes):
+    """Of rows that stand one behind the other in `flags`, the index of each one's first flag; its size if it has none.
+
+    All rows at once: there may be thousands of samples.
+    """
+    begins = np.cumsum(sizes) - sizes
+    found = np.append(np.flatnonzero(flags), len(flags))
+    return np.minimum(found[np.searchsorted(found, begins)] - begins, sizes)
 
 
 class Result(NamedTuple):

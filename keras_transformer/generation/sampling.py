@@ -11,6 +11,8 @@ Source: nucleus (top-p) sampling: Holtzman et al. 2019 (https://arxiv.org/abs/19
 import numpy as np
 from keras import ops
 
+from keras_transformer.ops.rows import at
+
 BLOCK = 128  # tokens
 
 
@@ -44,7 +46,7 @@ def draw(probabilities, noise):
     blocks = ops.reshape(padded, (padded.shape[0], -1, BLOCK))  # (B, V / BLOCK, BLOCK)
     mass = ops.sum(blocks, axis=-1)
     block, rest = _reached(mass, ops.expand_dims(noise, -1) * ops.sum(mass, axis=-1, keepdims=True))
-    within, _ = _reached(ops.take_along_axis(blocks, ops.reshape(block, (-1, 1, 1)), axis=1)[:, 0], rest)
+    within, _ = _reached(at(blocks, block), rest)
     return block * BLOCK + within
 
 
@@ -56,8 +58,7 @@ def _reached(mass, threshold):
     last = ops.max(ops.where(possible, ops.arange(mass.shape[-1], dtype="int32"), 0), axis=-1)
     reached = ops.logical_and(cumulative > threshold, possible)
     first = ops.where(ops.any(reached, axis=-1), ops.cast(ops.argmax(reached, axis=-1), "int32"), last)
-    index = ops.expand_dims(first, -1)
-    before = ops.take_along_axis(cumulative - mass, index, axis=-1)
+    before = at(cumulative - mass, ops.expand_dims(first, -1))
     return first, threshold - before
 
 

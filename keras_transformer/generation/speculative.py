@@ -14,12 +14,12 @@ Source: Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.decoders import at
 from keras_transformer.generation.loop import Loop, Noise, is_stop
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket
 from keras_transformer.generation.sampling import draw, most_probable, normalised
 from keras_transformer.ops.masks import NOT_A_TOKEN
+from keras_transformer.ops.rows import at
 
 
 class SpeculativeLoop(Loop):
@@ -141,7 +141,7 @@ class SpeculativeLoop(Loop):
             ends = ops.logical_or(ends, new["banned"])
         if rule.with_log_probs:
             log_probs = ops.log_softmax(logits, axis=-1)
-            new["log_probs"] = ops.take_along_axis(log_probs, ops.expand_dims(tokens, -1), axis=-1)[..., 0]
+            new["log_probs"] = _of_tokens(log_probs, tokens)
 
         how_many = ops.minimum(num_accepted + 1, room)
         ends = ops.logical_and(ends, steps < ops.expand_dims(how_many, -1))
@@ -187,8 +187,7 @@ def verify(drafts, shares, probabilities, noise):
     shares = ops.one_hot(drafts, probabilities.shape[-1]) if shares is None else shares
     shares = ops.pad(shares, [(0, 0), (0, 1), (0, 0)])
     drafts = ops.pad(drafts, [(0, 0), (0, 1)], constant_values=-1)
-    index = ops.expand_dims(ops.maximum(drafts, 0), -1)
-    wanted, drawn = (ops.take_along_axis(x, index, axis=-1)[..., 0] for x in (probabilities, shares))
+    wanted, drawn = (_of_tokens(x, ops.maximum(drafts, 0)) for x in (probabilities, shares))
     # The column of noise behind the drafts is that of the token to draw: there is nothing to accept there.
     num_accepted = _leading(ops.logical_and(noise * drawn < wanted, drafts >= 0))
     wanted, drawn = (at(x, num_accepted) for x in (probabilities, shares))  # (B, V)
@@ -197,6 +196,12 @@ def verify(drafts, shares, probabilities, noise):
     left = ops.where(ops.any(left > 0, axis=-1, keepdims=True), left, wanted)
     is_accepted = ops.arange(drafts.shape[1], dtype="int32") < ops.expand_dims(num_accepted, -1)
     return ops.where(is_accepted, drafts, ops.expand_dims(draw(left, noise[:, -1]), -1)), num_accepted
+
+
+def _of_tokens(values, tokens):
+    """Of values (B, N, V) those of tokens (B, N): (B, N)."""
+    flat = ops.reshape(values, (-1, values.shape[-1]))
+    return ops.reshape(at(flat, ops.reshape(tokens, (-1,))), tokens.shape)
 
 
 def _leading(flags):
