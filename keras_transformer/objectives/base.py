@@ -4,6 +4,7 @@ Letters: B rows of a batch, T length.
 """
 
 import abc
+import numbers
 
 import keras
 import numpy as np
@@ -19,7 +20,8 @@ class Objective(abc.ABC):
     the batch size, the loader and the number of its workers. Give every epoch numbers of its own (`Batches` does).
 
     Subclasses write `example(row, number)`, which gives one example as a dict of lists of equal length for each side:
-    the inputs of the model by name, `labels`, and `weights`, 1 where a label counts and 0 where not.
+    the inputs of the model by name, `labels`, and `weights`, 1 where a label counts and 0 where not. If how long these
+    are is drawn, `longest(row)` says how long they may be.
 
     Args:
         pad_token_id: id that fills rows up; its weight is 0.
@@ -34,6 +36,10 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def example(self, row, number=0):
         """One example, not padded."""
+
+    def longest(self, row):
+        """The most tokens that an example of the row may have, a dict by the name of the input."""
+        return {name: len(ids) for name, ids in self.example(row).items() if name not in ("labels", "weights")}
 
     def __call__(self, rows, first=0, length=None):
         """A batch.
@@ -78,8 +84,8 @@ class Batches(keras.utils.PyDataset):
         rows: list of id lists.
         objective: an `Objective`.
         batch_size: int, B.
-        length: T, or a dict of it by the name of the input; a longer example is an error. None takes the longest of
-            the first epoch and a tenth more.
+        length: T, or a dict of it by the name of the input; a longer example is an error. None: as long as an example
+            may become.
         shuffle: whether the rows come in another order in every epoch.
 
     Example:
@@ -96,15 +102,12 @@ class Batches(keras.utils.PyDataset):
         self.rows, self.objective, self.batch_size, self.shuffle = list(rows), objective, batch_size, shuffle
         if not self.rows:
             raise ValueError("`rows` must hold at least one row. Received none.")
-        self.epoch = 0
+        self.epoch, self._num_read = 0, 0
         self.length = length if length is not None else self._longest()
 
     def _longest(self):
-        found = {}
-        for number, row in enumerate(self.rows):
-            for name, ids in self.objective.example(row, number).items():
-                found[name] = max(found.get(name, 0), len(ids))
-        return {name: int(np.ceil(1.1 * size)) for name, size in found.items()}
+        longest = [self.objective.longest(row) for row in self.rows]
+        return {name: max(lengths[name] for lengths in longest) for name in longest[0]}
 
     def __len__(self):
         return -(-len(self.rows) // self.batch_size)
@@ -112,6 +115,7 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, index):
         if not 0 <= index < len(self):
             raise IndexError(f"There are {len(self)} batches. Received: index={index}")
+        self._num_read += 1
         order = np.arange(len(self.rows))
         if self.shuffle:
             order = np.random.default_rng((self.objective.seed, self.epoch)).permutation(order)
@@ -126,8 +130,13 @@ class Batches(keras.utils.PyDataset):
         return inputs, np.pad(labels, fill, constant_values=pad), np.pad(weights, fill)
 
     def on_epoch_end(self):
-        """The next epoch draws anew."""
-        self.epoch += 1
+        """The next epoch draws anew, if this one was read to its end.
+
+        `fit` looks at a batch or two and reports the end of an epoch before its first one: that is not an epoch.
+        """
+        if self._num_read >= len(self):
+            self.epoch += 1
+        self._num_read = 0
 
 
 def check_row(row):
@@ -143,7 +152,7 @@ def check_row(row):
 def check_share(**arguments):
     """Refuse anything but numbers from 0 to 1."""
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
             raise ValueError(f"`{name}` must be in the range [0, 1]. Received: {name}={value!r}")
 
 

@@ -57,8 +57,18 @@ class PrefixLM(Objective):
         self.start_token_id, self.stop_token_id = start_token_id, stop_token_id
 
     def example(self, row, number=0):
+        ids = self._to_be_cut(row)
+        cut = int(self.random(number).integers(1, len(ids)))
+        return teacher_forced(ids[:cut], [*ids[cut:], self.stop_token_id], self.start_token_id)
+
+    def longest(self, row):
+        """A row is cut behind its first token, before its last one, or between."""
+        length = len(self._to_be_cut(row))
+        return {"encoder_token_ids": length - 1, "decoder_token_ids": length}
+
+    @staticmethod
+    def _to_be_cut(row):
         ids = check_row(row).tolist()
         if len(ids) < 2:
             raise ValueError(f"A row must have two tokens at least, to be cut. Received: {ids}")
-        cut = int(self.random(number).integers(1, len(ids)))
-        return teacher_forced(ids[:cut], [*ids[cut:], self.stop_token_id], self.start_token_id)
+        return ids

@@ -74,6 +74,25 @@ class Denoising(Objective):
             last = place + 1
         return teacher_forced(source, [*ids.tolist(), self.stop_token_id], self.start_token_id)
 
+    def longest(self, row):
+        """The source has more tokens than the row at most by the masks between two tokens, one range at a time."""
+        ids, inserted, last = check_row(row), 0, 0
+        for place in [*np.flatnonzero(np.isin(ids, self.never)).tolist(), len(ids)]:
+            inserted += self._most_inserted(int(np.ceil((place - last) * self.infill_rate)))
+            last = place + 1
+        return {"encoder_token_ids": len(ids) + inserted, "decoder_token_ids": len(ids) + 1}
+
+    def _most_inserted(self, number):
+        """How many masks are put between two tokens at most, where so many tokens are hidden.
+
+        Without a limit there might be any number of them. This one is out of reach by chance: over six standard
+        deviations above the mean.
+        """
+        if not number:
+            return 0
+        mean = number / self.mean_length * np.exp(-self.mean_length)
+        return int(np.ceil(4 + mean + 6 * mean**0.5))
+
     def _damaged(self, ids, random):
         if len(ids) and random.random() < self.permute_rate:
             ends = np.flatnonzero(np.isin(ids[:-1], self.sentence_end_ids)) + 1
@@ -91,9 +110,11 @@ class Denoising(Objective):
 
     def _infilled(self, ids, random):
         number = min(rounded(len(ids) * self.infill_rate, random), len(ids))
-        lengths, left = [], number
+        lengths, left, inserted = [], number, self._most_inserted(number)
         while left:
-            lengths.append(min(int(random.poisson(self.mean_length)), left))
+            length = min(int(random.poisson(self.mean_length)), left)
+            inserted -= length == 0
+            lengths.append(length if inserted >= 0 else max(length, 1))
             left -= lengths[-1]
         # So many masks, with all other tokens in their order around them: every arrangement is as likely as another.
         kept = len(ids) - number

@@ -76,6 +76,18 @@ class SpanCorruption(Objective):
         source += [*ids[last:].tolist(), self.stop_token_id]
         return teacher_forced(source, [*target, self.stop_token_id], self.start_token_id)
 
+    def longest(self, row):
+        """The source is longest with few tokens in many runs, the target with many."""
+        is_special = np.isin(check_row(row), self.never)
+        hidden = np.count_nonzero(~is_special) * self.rate
+
+        def runs(number):  # a special token that stays in the middle of a run makes two of it
+            return min(number, max(1, np.ceil(number / self.mean_length)) + np.count_nonzero(is_special))
+
+        fewest, most = np.floor(hidden), np.ceil(hidden)
+        source = len(row) + max(runs(number) - number for number in (fewest, most))
+        return {"encoder_token_ids": int(source) + 1, "decoder_token_ids": int(most + runs(most)) + 1}
+
     def hidden(self, ids, random):
         """Which tokens (T,) are cut out."""
         mask = np.zeros(len(ids), bool)

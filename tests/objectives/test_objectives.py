@@ -239,16 +239,37 @@ def test_prefixes_and_rests_make_the_row():
     assert cuts == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_no_example_is_longer_than_the_longest(name):
+    objective = OBJECTIVES[name]
+    for row in [*rows(3, 12), *rows(2, 5), *rows(2, 60), *rows(2, 400)]:
+        longest = objective.longest(row)
+        lengths = [{key: len(x) for key, x in objective.example(row, i).items()} for i in range(300)]
+        assert all(x[key] <= longest[key] for x in lengths for key in longest)
+        assert longest.keys() == lengths[0].keys() - {"labels", "weights"}
+
+
+def test_the_longest_is_reached():
+    row = rows(1, 12, specials=False)[0]
+    for objective in (OBJECTIVES["prefix"], SpanCorruption(SENTINELS, rate=0.3, mean_length=2.0)):
+        lengths = [{key: len(x) for key, x in objective.example(row, i).items()} for i in range(300)]
+        assert all(max(x[key] for x in lengths) == size for key, size in objective.longest(row).items())
+    # Every run is of length 0 or 1 with a mean of 0.05: without a limit some thousand masks for each token.
+    assert len(Denoising(MASK, START, STOP, mean_length=0.001).example(row)["encoder_token_ids"]) < 1e5
+
+
 class TestBatches:
     def test_every_row_once_in_an_epoch_and_anew_in_the_next(self):
         given = rows(7, 12)
         data = Batches(given, MaskedLM(SIZE, MASK, rate=0.5), batch_size=3)
         first = [data[i] for i in range(len(data))]
-        assert len(data) == 3 and all(inputs.shape == (3, 14) for inputs, _, _ in first)
+        assert len(data) == 3 and all(inputs.shape == (3, 12) for inputs, _, _ in first)
         labels = np.concatenate([labels for _, labels, _ in first])
         assert sorted(labels[:7, :12].tolist()) == sorted(given) and (labels[7:] == PAD).all()
         assert not first[-1][2][1:].any()
         data.on_epoch_end()
+        data.on_epoch_end()  # nothing was read: no epoch
+        assert data.epoch == 1
         assert (np.concatenate([data[i][1] for i in range(3)]) != labels).any()
         with pytest.raises(IndexError):
             data[3]
@@ -260,5 +281,16 @@ class TestBatches:
         model = keras.Model(ids, keras.layers.Dense(30)(kt.layers.PositionalEmbedding(30, 8)(ids)))
         model.compile("adam", kt.training.MaskedCrossentropy())
         given = np.random.default_rng(0).integers(5, 30, (6, 5)).tolist()
-        history = model.fit(Batches(given, MaskedLM(30, MASK), batch_size=4), epochs=2, verbose=0)
+        data = Batches(given, MaskedLM(30, MASK), batch_size=4)
+        history = model.fit(data, epochs=2, verbose=0)
         assert np.isfinite(history.history["loss"]).all()
+        assert data.epoch == 2  # the first one trained was epoch 0
+
+    @pytest.mark.parametrize("name", OBJECTIVES)
+    def test_no_epoch_has_a_longer_example(self, name):
+        """One row is much longer, and what is drawn of it has another length in each epoch."""
+        data = Batches([*rows(20, 6, specials=False), *rows(1, 300, specials=False)], OBJECTIVES[name], batch_size=7)
+        shapes = set()
+        for data.epoch in range(12):
+            shapes |= {tuple(x.shape for x in keras.tree.flatten(data[i])) for i in range(len(data))}
+        assert len(shapes) == 1
