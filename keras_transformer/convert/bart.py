@@ -2,7 +2,6 @@
 
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FROM_HEADS, TABLE, Row, dense, layer_norm, under
-from keras_transformer.layers.activations import gelu_tanh
 
 MODEL_TYPES = ("bart", "mbart")
 
@@ -24,7 +23,7 @@ FIELDS = [
         eos_token_id="stop_token_id",
     ),
     Field("model_type", "norm_placement", {"bart": "post", "mbart": "pre"}, "bart"),
-    Field("activation_function", "activation", {"gelu": "gelu", "relu": "relu", "gelu_new": gelu_tanh}, "gelu"),
+    Field("activation_function", "activation", {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh"}, "gelu"),
     Field("tie_word_embeddings", None, {True: None}, True),
 ]
 

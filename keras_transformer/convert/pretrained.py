@@ -16,6 +16,10 @@ BUILDERS = MappingProxyType(
 TYPES = ("float32", "float16", "bfloat16")
 SIZES = ("vocabulary_size", "max_sequence_length", "intermediate_dim", "hidden_dim", "num_classes", "num_segments")
 LAYERS = ("num_layers", "num_decoder_layers")
+# Options that a config need not say for the weights to mean the same.
+OF_USE = ("name", "seed", "dropout", "feed_forward_dropout", "stochastic_depth", "with_segments")
+OF_USE += ("pad_token_id", "start_token_id", "stop_token_id")
+OF_TRAINING = ("_initializer", "_regularizer", "_constraint")
 
 
 def load_pretrained(directory, dtype=None, **options):
@@ -32,7 +36,8 @@ def load_pretrained(directory, dtype=None, **options):
         directory: the folder.
         dtype: of the model, a Keras dtype or policy; None: that of the tensors.
         **options: arguments of the builder beside or instead of those of the config, such as `dropout`,
-            `pad_token_id` or `name`.
+            `pad_token_id` or `name`. `save_pretrained` writes them into the config, or refuses where it has no word
+            for what they change.
 
     Returns:
         A `keras.Model` as `kt.models.bert`, `gpt`, `llama`, `t5`, `bart` or `vit` make it.
@@ -64,7 +69,8 @@ def load_pretrained(directory, dtype=None, **options):
     load_tensors(model, tensors, family)
     prefix = getattr(family, "PREFIX", "")
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
-    read_card(model)["published"] = {"config": config, "is_bare": is_bare}
+    told, untold = _config_with(options, config, family.FIELDS)
+    read_card(model)["published"] = {"config": told, "is_bare": is_bare, "untold": untold}
     return model
 
 
@@ -80,8 +86,9 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
         max_shard_size: int, bytes of one file's tensors; above that there are several files and an index.
 
     Raises:
-        ValueError: the folder exists, or the model did not come from a published checkpoint, or has got weights that
-            no tensor holds, such as adapters that were not merged.
+        ValueError: the folder exists, or the model did not come from a published checkpoint, was loaded with options
+            that no config of its family can say, or has got weights that no tensor holds, such as adapters that were
+            not merged.
 
     Example:
 
@@ -100,6 +107,11 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
             f"The model {getattr(model, 'name', model)!r} did not come from `load_pretrained`, so there is no config "
             "to write beside its weights."
         )
+    if published.get("untold"):
+        raise ValueError(
+            f"The model was loaded with {', '.join(published['untold'])}, which no config of the type "
+            f"{published['config']['model_type']!r} can say: what reads the folder would be another model."
+        )
     family, _ = _family(published["config"])
     config = _up_to_date(published["config"], family.FIELDS, read_card(model))
     tensors = table.save(model, family.ROWS)
@@ -115,6 +127,32 @@ def load_tensors(model, tensors, family):
     """Give a model the weights of a mapping by the table of a family, a module of `convert`."""
     told = {"prefix": getattr(family, "PREFIX", ""), "zeros": getattr(family, "ZEROS", ())}
     table.load(model, tensors, family.ROWS, family.IGNORED, tied=getattr(family, "TIED", ()), **told)
+
+
+def _config_with(options, config, fields):
+    """The config of a model that was built with options beside it, and the names of those it has no word for."""
+    found, untold = dict(config), []
+    for name, value in options.items():
+        arguments = builder_arguments(found, fields)
+        if name in OF_USE or name.endswith(OF_TRAINING) or (name in arguments and arguments[name] == value):
+            continue
+        entries = (
+            (field.theirs, theirs)
+            for field in fields
+            if field.ours == name and field.theirs is not None
+            for theirs in ([value] if field.values is None else field.values)
+        )
+        for theirs, entry in entries:
+            try:
+                says = builder_arguments({**found, theirs: entry}, fields)
+            except (ValueError, TypeError):
+                continue
+            if says == {**arguments, name: value}:
+                found[theirs] = entry
+                break
+        else:
+            untold.append(name)
+    return found, untold
 
 
 def _up_to_date(config, fields, card):

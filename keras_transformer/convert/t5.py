@@ -2,7 +2,6 @@
 
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FROM_HEADS, LINEAR, TABLE, Row, rms_norm, under
-from keras_transformer.layers.activations import gelu_tanh
 
 MODEL_TYPES = ("t5", "mt5")
 
@@ -24,7 +23,7 @@ FIELDS = [
         eos_token_id="stop_token_id",
     ),
     Field("feed_forward_proj", "gated", {"relu": False, "gated-gelu": True, "gated-silu": True}, "relu"),
-    Field("feed_forward_proj", "activation", {"relu": "relu", "gated-gelu": gelu_tanh, "gated-silu": "silu"}, "relu"),
+    Field("feed_forward_proj", "activation", {"relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"}, "relu"),
     Field("tie_word_embeddings", "tie_embeddings", default=True),
     Field("scale_decoder_outputs", "tie_embeddings"),  # where it is said, the other one is always True
 ]

@@ -2,7 +2,6 @@
 
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FLAT, FROM_HEADS, LEADING, PATCHES, Row, dense, layer_norm, under
-from keras_transformer.layers.activations import gelu_tanh
 
 MODEL_TYPES = ("vit",)
 
@@ -19,7 +18,7 @@ FIELDS = [
         layer_norm_eps="norm_epsilon",
     ),
     Field("id2label", "num_classes", default=("LABEL_0", "LABEL_1"), counted=True),
-    Field("hidden_act", "activation", {"gelu": "gelu", "relu": "relu", "gelu_new": gelu_tanh}, "gelu"),
+    Field("hidden_act", "activation", {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh"}, "gelu"),
     Field("qkv_bias", None, {True: None}, True),
 ]
 

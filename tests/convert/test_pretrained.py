@@ -275,6 +275,19 @@ def test_images_of_another_size_are_told(image_size, tmp_path):
     np.testing.assert_allclose(predict(model, images), expected, atol=1e-4)
 
 
+def test_options_go_into_the_config(folder, tmp_path):
+    """What they change of the numbers is told, as a number or a word of theirs; what no config can say is refused."""
+    model, ids = load_pretrained(folder, norm_epsilon=0.5, activation="relu", dropout=0.3), np.asarray([[1, 2, 3]])
+    save_pretrained(model, tmp_path / "told")
+    theirs = theirs_in(tmp_path / "told", transformers.GPT2LMHeadModel)
+    np.testing.assert_allclose(predict(model, ids), theirs(torch.tensor(ids)).logits.detach().numpy(), atol=1e-4)
+    assert np.abs(predict(model, ids) - predict(load_pretrained(folder), ids)).max() > 0.01
+    for untold in ({"activation": "tanh"}, {"norm": "layer"}):
+        with pytest.raises(ValueError, match=f"loaded with {[*untold][0]}"):
+            save_pretrained(load_pretrained(folder, **untold), tmp_path / "untold")
+    assert not (tmp_path / "untold").exists()
+
+
 @pytest.mark.parametrize("directory", ["gpt2", None, 3])
 def test_what_is_no_folder(directory):
     with pytest.raises(ValueError, match=f"must be a folder; nothing is downloaded.*{directory}"):
