@@ -187,7 +187,7 @@ class MultiHeadAttention(PolicyLayer):
         query_mask = mask if query_mask is None else query_mask
         are_queries = value is None or value is query
         if value is None:
-            value, value_mask = query, query_mask
+            value, value_mask = query, combine(query_mask, value_mask)
         key = value if key is None else key
         check_mask(query, query_mask=query_mask)
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
@@ -205,11 +205,8 @@ class MultiHeadAttention(PolicyLayer):
                 mask=keys_mask,
                 are_queries=are_queries,
                 are_encoders=self.reads_encoder,
-                fixed={
-                    "attention_mask": attention_mask,
-                    "position_bias": position_bias,
-                    "sliding_window": self.sliding_window,
-                },
+                fixed={"attention_mask": attention_mask, "position_bias": position_bias},
+                sliding_window=self.sliding_window,
                 relates_positions=variants.relate_positions,
                 reason_against_cache=variants.reason_against_cache,
             ),

@@ -1,7 +1,7 @@
 """What the layers share: checked arguments, cloned initializers, dtype policies of sublayers."""
 
 import zlib
-from numbers import Integral
+from numbers import Integral, Real
 
 import keras
 from keras import ops
@@ -29,7 +29,7 @@ def plain_int(value):
 def check_rate(**arguments):
     """Refuse anything but a probability below 1."""
     for name, value in arguments.items():
-        if not isinstance(value, (int, float)) or not 0 <= value < 1:
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < 1:
             raise ValueError(f"`{name}` must be in the range [0, 1). Received: {name}={value!r}")
 
 

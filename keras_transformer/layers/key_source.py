@@ -24,6 +24,7 @@ class KeySource(NamedTuple):
         are_queries: whether the keys are those of the very tokens that ask.
         are_encoders: whether they are known to be an encoder's states.
         fixed: call arguments by name that are fixed to the tokens of one call, None where not given.
+        sliding_window: how many of the last keys a query sees; None: all.
         relates_positions: whether what is done to queries and keys takes them for places of one sequence.
         reason_against_cache: why its keys cannot be kept while the text grows, or None.
     """
@@ -35,6 +36,7 @@ class KeySource(NamedTuple):
     are_queries: bool
     are_encoders: bool
     fixed: dict
+    sliding_window: Any = None
     relates_positions: bool = False
     reason_against_cache: str | None = None
 
@@ -110,7 +112,7 @@ def _appended_to(scope, source):
             f"{fed} tokens: what is not the tokens' own keys cannot join them in the cache."
         )
     projected = source.project(scope.positions)
-    key, value, positions = scope.write(*projected, source.mask, source.fixed["sliding_window"])
+    key, value, positions = scope.write(*projected, source.mask, source.sliding_window)
     _check_bias(source, fed, key.shape[1])
     return Keys(key, value, scope.positions, positions)
 
@@ -130,9 +132,10 @@ def _frozen_in(scope, source):
             "tokens are decoded: it belongs outside of the decoding scope."
         )
     _refuse(source.fixed, *source.fixed, layer=source.layer)
-    if source.relates_positions:
+    if source.relates_positions or source.sliding_window is not None:
+        relation = "rotary positions or a position bias" if source.relates_positions else "a `sliding_window`"
         raise CannotCache(
-            f"The attention layer {source.layer} has rotary positions or a position bias and attends to keys that are "
+            f"The attention layer {source.layer} has {relation} and attends to keys that are "
             "not the tokens' own: how far a token is from these is not known while it is decoded through a cache."
         )
 

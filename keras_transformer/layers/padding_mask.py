@@ -34,7 +34,7 @@ class PaddingMask(keras.layers.Layer):
         self.pad_token_id = plain_int(pad_token_id)
 
     def call(self, inputs):
-        return inputs
+        return ops.copy(inputs)  # Keras hangs the mask on what comes out, and the caller's tensor is to stay as it is
 
     def compute_mask(self, inputs, previous_mask=None):
         tokens = ops.not_equal(inputs, self.pad_token_id)

@@ -16,6 +16,8 @@ from keras_transformer.ops.masks import attention_mask, indices
 
 # Far below any score, yet finite: a row without an allowed key stays free of NaN in the gradient as well.
 MASKED_SCORE = -1e30
+# Some hide keys by a bias of -inf or the smallest float: a key that a mask hides is further down all the same.
+LOWEST_SCORE = -1e29
 
 
 def attend(
@@ -40,7 +42,8 @@ def attend(
         mask: (T, S), (B, T, S) or (B, N, T, S), each dimension may be 1; of any dtype, True or non-zero = attend. Three
             dimensions are a mask per row, shared by the heads. A query with no allowed key gives zeros.
         causal: query t sees keys 0..t; no mask is built for it where the kernel can do it.
-        bias: additive scores, broadcastable to (B, N, T, S).
+        bias: additive scores, broadcastable to (B, N, T, S). Of the keys that no mask hides, those at -inf get weight
+            only where all are there.
         scale: factor on the scores, 1 / sqrt(H) by default.
         dropout: function applied to the probabilities, None at inference.
         flash_attention: True insists on the backend's flash kernel, False forbids it, None lets the backend choose.
@@ -143,7 +146,7 @@ def _explicit(query, key, value, mask, causal, bias, scale, dropout, return_scor
     if soft_cap is not None:
         scores = soft_cap * ops.tanh(scores / soft_cap)
     if bias is not None:
-        scores = scores + ops.cast(bias, "float32")
+        scores = ops.maximum(scores + ops.cast(bias, "float32"), LOWEST_SCORE)
     has_key = None
     if mask is not None:
         has_key = ops.any(mask, axis=-1, keepdims=True)  # (B, N, T, 1)

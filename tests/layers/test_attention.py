@@ -153,6 +153,19 @@ def test_gradients_are_finite_where_there_is_no_key():
     assert (without_scores[0][without_key] == 0).all() and (without_scores[0][~without_key] != 0).any()
 
 
+def test_masks_of_keys_that_are_the_queries():
+    """Named once, the tokens hide as keys what they hide named twice, and what their own mask hides."""
+    x, layer, theirs = vectors(B, T, D), kt.layers.MultiHeadAttention(N, H), keras.layers.MultiHeadAttention(N, H)
+    layer(x), theirs(x, x)
+    theirs.set_weights(layer.get_weights())
+    of_values, of_queries = (np.tile(np.arange(T) != i, (B, 1)) for i in (2, 3))
+    once, twice = numpy([layer(x, value_mask=of_values), theirs(x, x, value_mask=of_values)])
+    np.testing.assert_allclose(once, twice, atol=1e-5)
+    once = numpy(layer(x, value_mask=of_values, query_mask=of_queries))
+    twice = numpy(theirs(x, x, value_mask=of_values & of_queries))
+    np.testing.assert_allclose(once[of_queries], twice[of_queries], atol=1e-5)
+
+
 def test_everything_masked():
     layer = kt.layers.MultiHeadAttention(2, H)
     x = vectors(B, T, D)
@@ -263,6 +276,19 @@ def test_position_bias_is_not_rounded_to_sixteen_bits(policy, given):
         _, scores = layer(x, memory, position_bias=bias.astype(given), return_attention_scores=True)
     assert keras.backend.standardize_dtype(scores.dtype) == layer.compute_dtype
     np.testing.assert_allclose(numpy(keras.ops.cast(scores, "float32")), expected, atol=2e-2)
+
+
+@pytest.mark.parametrize("lowest", [np.finfo("float32").min, -1e31, float("-inf")])
+def test_a_bias_that_hides_keys_shows_none_that_a_mask_hides(lowest):
+    """As `transformers` writes padding: where it hides all that the mask allows, the future stays hidden."""
+    layer, x = kt.layers.MultiHeadAttention(1, 4), vectors(1, 3, 4)
+    bias = np.where(np.arange(3) == 0, np.float32(lowest), np.zeros((1, 1, 3, 3), "float32"))
+    given = {"use_causal_mask": True, "position_bias": bias, "return_attention_scores": True}
+    output, scores = numpy(layer(x, **given))
+    np.testing.assert_allclose(scores[0, 0, 0], [1, 0, 0], atol=1e-6)
+    assert (scores[0, 0, 1:, 0] == 0).all() and np.isfinite(output).all()
+    other = numpy(layer(x + np.eye(3)[2][:, None].astype("float32"), **given))[0]
+    np.testing.assert_allclose(other[:, :2], output[:, :2], atol=1e-6)
 
 
 def test_attention_mask_is_not_rounded_to_sixteen_bits():
