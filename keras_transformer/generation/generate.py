@@ -43,7 +43,8 @@ def generate(
         stop_token_id: int or list of ints that end a row when they are generated; in the prompt they mean nothing.
             None: what the model's card (`kt.layers.ModelCard`) or the tokenizer says; []: no token ends a row.
         start_token_id: the first decoder token of an encoder-decoder; None: what the card or the tokenizer says.
-        pad_token_id: fills up the result on the right; None: what the model's card says, else 0.
+        pad_token_id: fills up the result on the right; None: what the model's card says, else the id that the model
+            masks, else 0.
         padding_mask: boolean (B, T), True = real token, for arrays. Without it, the id that the model itself masks is
             padding where it stands at either end of a row.
         decoder_inputs: what the targets of an encoder-decoder begin with, behind the start token: ragged id lists, an

@@ -60,8 +60,9 @@ class Job:
         for name in ("start", "stop"):  # what the call says, or the model's card, or the tokenizer
             sources = (ids[name], card.get(f"{name}_token_id"), getattr(tokenizer, f"{name}_token_id", None))
             ids[name] = next((token_id for token_id in sources if token_id is not None), None)
-        stop = as_ids("stop_token_id", ids["stop"]).tolist()
-        self.pad_token_id = card.get("pad_token_id") or 0 if ids["pad"] is None else ids["pad"]
+        stop = as_ids("stop_token_id", ids["stop"], self.known.target.vocabulary_size).tolist()
+        pads = (ids["pad"], card.get("pad_token_id"), self.known.target.masked_token_id, 0)
+        self.pad_token_id = next(token_id for token_id in pads if token_id is not None)
         check_id(pad_token_id=self.pad_token_id)
         if tokenizer is not None:
             inputs = tokenizer.encode(inputs)
@@ -79,6 +80,8 @@ class Job:
 
     def _check_assistant(self, max_new_tokens):
         """Refuse a model that cannot draft for this one."""
+        if not isinstance(self.assistant, keras.Model):
+            raise ValueError(f"`assistant_model` must be a Keras model. Received: {self.assistant!r}")
         weights.bring_back(self.assistant)
         build(self.assistant, self.rows[0])
         source, target = anatomy.sides(self.assistant)

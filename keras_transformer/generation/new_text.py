@@ -60,7 +60,8 @@ class StopStrings:
 
 def check_stop_strings(strings, tokenizer):
     """The strings as a list."""
-    strings = [strings] if isinstance(strings, str) else list(strings or ())
-    if strings and (tokenizer is None or not all(isinstance(string, str) and string for string in strings)):
+    strings = [strings] if isinstance(strings, str) else strings or ()
+    is_list = isinstance(strings, (list, tuple)) and all(isinstance(string, str) and string for string in strings)
+    if not is_list or (strings and tokenizer is None):
         raise ValueError("`stop_strings` must be strings that are not empty, and need `tokenizer`.")
-    return strings
+    return list(strings)

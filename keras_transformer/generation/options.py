@@ -53,6 +53,7 @@ class Options:
     max_matching_ngram_size: int | None = None
 
     def __post_init__(self):
+        self.logits_processors = _functions(self.logits_processors)
         self._settle_sampler()
         for name in ("temperature", "repetition_penalty"):
             self._check(name, lambda x: 0 < x < math.inf, "above 0")
@@ -207,6 +208,8 @@ class Options:
             if getattr(self, name) is not None:
                 values[name] = np.int32(getattr(self, name))
         if self.bad_words_ids:
+            if not isinstance(self.bad_words_ids, (list, tuple)):
+                raise ValueError(f"`bad_words_ids` must be a list of id lists. Received: {self.bad_words_ids!r}")
             words = [as_ids("bad_words_ids", word, vocabulary_size) for word in self.bad_words_ids]
             if not all(map(len, words)):
                 raise ValueError("`bad_words_ids` holds an empty sequence, which would ban everything.")
@@ -252,3 +255,11 @@ class Options:
     def names(cls):
         """All option names."""
         return tuple(field.name for field in fields(cls))
+
+
+def _functions(processors):
+    """The processors as a tuple, of one function or none as well."""
+    found = (processors,) if callable(processors) else processors or ()
+    if not isinstance(found, (list, tuple)) or not all(map(callable, found)):
+        raise ValueError(f"`logits_processors` must be functions of logits and text. Received: {processors!r}")
+    return tuple(found)

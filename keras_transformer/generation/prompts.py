@@ -33,10 +33,11 @@ class Prompts:
         else:
             if padding_mask is not None:
                 raise ValueError(f"`padding_mask` goes with an array; `{name}` is a list, whose rows are whole.")
+            if isinstance(inputs, (str, dict)) or not hasattr(inputs, "__iter__"):
+                raise ValueError(f"`{name}` must be an array of token ids, or a list of them. Received: {inputs!r}")
             rows = list(inputs)
-            if rows and np.isscalar(rows[0]):
-                rows = [rows]
-            self.given = [_int_array(np.asarray(row), f"{name}[{i}]") for i, row in enumerate(rows)]
+            rows = [rows] if rows and all(map(np.isscalar, rows)) else rows
+            self.given = [_int_array(_as_row(row), f"{name}[{i}]") for i, row in enumerate(rows)]
             self.rows = [row[_between(row, pad_token_id)] if row.ndim == 1 else row for row in self.given]
         for i, row in enumerate(self.rows):
             if row.ndim != 1 or (row.size == 0 and not may_be_empty):
@@ -75,6 +76,13 @@ class Prompts:
         """Let each row begin with the one of `rows`, which are whole texts."""
         self.given = [np.concatenate(pair) for pair in zip(rows, self.given, strict=True)]
         self.rows = [np.concatenate(pair) for pair in zip(rows, self.rows, strict=True)]
+
+
+def _as_row(row):
+    try:
+        return np.asarray(row)
+    except ValueError:  # NumPy's, of lists of several lengths
+        return np.asarray(None)
 
 
 def join_rows(rows, new_tokens, pad_token_id):

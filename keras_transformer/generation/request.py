@@ -45,7 +45,13 @@ class Rule(NamedTuple):
         if self.ngram_size:
             logits = processors.no_repeat_ngram(logits, text, self.ngram_size)
         for processor in self.custom:
-            logits = processor(logits, text)
+            processed = processor(logits, text)
+            if tuple(getattr(processed, "shape", ())) != tuple(logits.shape):
+                raise ValueError(
+                    f"The logits processor {getattr(processor, '__name__', processor)!r} must return logits of shape "
+                    f"{tuple(logits.shape)}. Received: {getattr(processed, 'shape', processed)}"
+                )
+            logits = processed
         return logits
 
 

@@ -7,8 +7,8 @@ Sources: Lewis et al. 2019, "BART" (https://arxiv.org/abs/1910.13461); Liu et al
 import keras
 
 from keras_transformer import layers
-from keras_transformer.models.common import dropped, final_norm, for_block
-from keras_transformer.models.encoder_decoder import NEEDS_FINAL_NORM, one_vocabulary, special_ids, two_depths, vectors
+from keras_transformer.models.common import dropped, final_norm, for_block, norm_layer
+from keras_transformer.models.encoder_decoder import one_vocabulary, special_ids, two_depths, vectors
 
 
 def bart(
@@ -78,22 +78,19 @@ def bart(
     places = {"max_sequence_length": max_sequence_length, "position": position, "position_initializer": initializer}
     places |= {"position_offset": 2 if position == "learned" else 0, "dtype": dtype}
 
-    def stack(side, block, num_layers, num_heads, intermediate_dim, *states):
+    def stack(side, block, num_layers, sizes, *states):
         inputs = vectors(hidden_dim, dtype, f"{side}_inputs")
         x = layers.PositionalEmbedding(None, hidden_dim, **places, name=f"{side}_embedding")(inputs)
-        x = final_norm(options, f"{side}_embedding_norm")(x)
+        x = norm_layer(options, f"{side}_embedding_norm")(x)
         x = dropped(x, dropout, f"{side}_dropout", seed, dtype)
         for i in range(num_layers):
-            own = for_block(options, f"{side}_block_{i}", seed)
-            x = block(num_heads, intermediate_dim, **own)(x, *states)
-        if norm_placement in NEEDS_FINAL_NORM:
-            x = final_norm(options, f"{side}_norm")(x)
-        return keras.Model([inputs, *states], x, name=side)
+            x = block(**for_block({**sizes, **options}, f"{side}_block_{i}", seed))(x, *states)
+        return keras.Model([inputs, *states], final_norm(x, options, f"{side}_norm"), name=side)
 
-    of_encoder = (sizes[key] for key in ("num_layers", "num_heads", "intermediate_dim"))
-    encoder = stack("encoder", layers.EncoderBlock, *of_encoder)
+    of_encoder = {key: sizes[key] for key in ("num_heads", "intermediate_dim")}
+    encoder = stack("encoder", layers.EncoderBlock, sizes["num_layers"], of_encoder)
     states = vectors(hidden_dim, dtype, "encoder_states")
-    of_decoder = (sizes[key] for key in ("num_decoder_layers", "num_decoder_heads", "decoder_intermediate_dim"))
-    decoder = stack("decoder", layers.DecoderBlock, *of_decoder, states)
+    of_decoder = {"num_heads": sizes["num_decoder_heads"], "intermediate_dim": sizes["decoder_intermediate_dim"]}
+    decoder = stack("decoder", layers.DecoderBlock, sizes["num_decoder_layers"], of_decoder, states)
     table = {"scale": hidden_dim**0.5 if scale_embedding else 1.0, "embeddings_initializer": initializer}
     return one_vocabulary(config, encoder, decoder, name, dtype=dtype, **table)

@@ -8,7 +8,7 @@ import keras
 from keras_transformer import layers
 from keras_transformer.arguments import check_size
 from keras_transformer.layers.common import derived_seed
-from keras_transformer.models.common import final_norm, for_block
+from keras_transformer.models.common import final_norm, for_block, norm_layer
 from keras_transformer.models.sizes import sizes_of
 
 
@@ -81,12 +81,13 @@ def bert(
         inputs["segment_ids"] = keras.Input((None,), dtype="int32", name="segment_ids")
     segments = layers.SegmentEmbedding(num_segments, hidden_dim, initializer, dtype=dtype, name="segment_embedding")
     x = segments(x, *list(inputs.values())[1:])
-    x = final_norm(options, "embedding_norm")(x)
+    x = norm_layer(options, "embedding_norm")(x)
     x = keras.layers.Dropout(dropout, seed=derived_seed(seed, "embedding"), dtype=dtype, name="embedding_dropout")(x)
     num_layers = sizes.pop("num_layers")
     options |= {**sizes, "norm_placement": "post", "activation": activation, **block_options}
     for i in range(num_layers):
         x = layers.EncoderBlock(**for_block(options, f"encoder_block_{i}", seed))(x)
+    x = final_norm(x, options, "encoder_norm")
     if pooler:
         x = {"sequence_output": x, "pooled_output": layers.Pooler(hidden_dim, dtype=dtype, name="pooler")(x)}
     return keras.Model(inputs if with_segments else inputs["token_ids"], x, name=name)

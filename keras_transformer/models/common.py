@@ -1,20 +1,54 @@
 """What the builders share: the options of a stack of equal blocks."""
 
+from types import MappingProxyType
+
 import keras
 
 from keras_transformer.layers.common import clone_initializer, derived_seed
 from keras_transformer.layers.normalization import make_norm
 from keras_transformer.layers.ownership import serialized
 
+SUBLAYERS = MappingProxyType({"attention": "num_heads", "feed_forward": "intermediate_dim", "cross_attention": None})
+
 
 def for_block(options, name, seed):
-    """The options for the named one of several blocks: with initializers and a seed of its own, else all were equal."""
+    """The options for the named one of several blocks: with initializers and a seed of its own, else all were equal.
+
+    A sublayer among them is a pattern for all blocks, and takes the place of the number that stands for one.
+    """
     initializers = {key: clone_initializer(options[key], name) for key in options if key.endswith("_initializer")}
-    return {**options, **initializers, "seed": derived_seed(seed, name), "name": name}
+    options = {**options, **initializers}
+    for sublayer in patterns(options):
+        options[sublayer] = clone_layer(options[sublayer], f"{name}/{sublayer}")
+        options.pop(SUBLAYERS[sublayer], None)
+    return {**options, "seed": derived_seed(seed, name), "name": name}
 
 
-def final_norm(options, name):
-    """The norm behind a stack of blocks with these options."""
+def patterns(options):
+    """The names of the sublayers among the options."""
+    return [name for name in SUBLAYERS if options.get(name) is not None]
+
+
+def clone_layer(layer, name):
+    """A layer of the same kind without weights, whose random numbers are those for the name."""
+    config = layer.get_config()
+    if config.get("seed") is not None:
+        config["seed"] = derived_seed(config["seed"], name)
+    return type(layer).from_config(config)
+
+
+# With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
+NEEDS_FINAL_NORM = ("pre", "sandwich", "output")
+
+
+def final_norm(x, options, name):
+    """What comes out of a stack of blocks with these options, normed if no block has normed it."""
+    placement = options["norm_placement"]
+    return norm_layer(options, name)(x) if placement in NEEDS_FINAL_NORM else x
+
+
+def norm_layer(options, name):
+    """A norm as the blocks with these options have them."""
     norm, epsilon = serialized(options.get("norm", "layer")), options.get("norm_epsilon", 1e-5)
     return make_norm(norm, epsilon, name, options["dtype"])
 

@@ -7,9 +7,6 @@ from keras_transformer.layers import ModelCard, PaddingMask, PositionalEmbedding
 from keras_transformer.layers.common import check_choice, check_token_ids
 from keras_transformer.models.sizes import sizes_of
 
-# With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.
-NEEDS_FINAL_NORM = ("pre", "sandwich", "output")
-
 
 def check_vocabularies(source_vocabulary_size, target_vocabulary_size, share_embeddings, **special_token_ids):
     """Refuse sizes, a sharing or special ids of the target that do not go together."""

@@ -83,5 +83,5 @@ def gpt(
     options |= {"norm_epsilon": norm_epsilon, "dtype": dtype, **block_options}
     for i in range(num_layers):
         x = layers.DecoderBlock(**for_block(options, f"decoder_block_{i}", seed))(x)
-    x = final_norm(options, "decoder_norm")(x)
+    x = final_norm(x, options, "decoder_norm")
     return keras.Model(token_ids, embedding(x, reverse=True), name=name)

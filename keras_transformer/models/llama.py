@@ -93,7 +93,7 @@ def llama(
     block |= {"dropout": dropout, "dtype": dtype, **options}
     for i in range(num_layers):
         x = _block(config, i, for_block(block, f"decoder_block_{i}", seed))(x)
-    x = final_norm(block, "decoder_norm")(x)
+    x = final_norm(x, block, "decoder_norm")
     if config["tie_embeddings"]:
         x = embedding(x, reverse=True)
     else:
@@ -133,4 +133,4 @@ def _block(config, number, options):
         name="feed_forward",
         **shared,
     )
-    return layers.DecoderBlock(attention=attention, feed_forward=feed_forward, **options)
+    return layers.DecoderBlock(**{"attention": attention, "feed_forward": feed_forward, **options})

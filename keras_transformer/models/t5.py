@@ -9,7 +9,7 @@ import keras
 from keras_transformer import layers
 from keras_transformer.layers.activations import gelu_tanh
 from keras_transformer.layers.common import derived_seed
-from keras_transformer.models.common import dense_options, dropped, final_norm, for_block, sublayers
+from keras_transformer.models.common import dense_options, dropped, final_norm, for_block, patterns, sublayers
 from keras_transformer.models.encoder_decoder import one_vocabulary, special_ids, two_depths, vectors
 
 
@@ -89,9 +89,11 @@ def t5(
         distances = {"bidirectional": side == "encoder", "dtype": dtype, "name": f"{side}_position_bias"}
         bias = layers.RelativePositionBias(num_heads, relative_buckets, relative_max_distance, **distances)(x)
         for name in (f"{side}_block_{i}" for i in range(num_layers)):
-            parts = sublayers(name, seed, dense, attention=attention, feed_forward=network, **cross_attention)
-            x = block(**for_block({**options, **parts}, name, seed))(x, *states, position_bias=bias)
-        x = dropped(final_norm(options, f"{side}_norm")(x), dropout, f"{side}_dropout", seed, dtype)
+            parts = {"attention": attention, "feed_forward": network, **cross_attention}
+            parts = {key: part for key, part in parts.items() if key not in patterns(options)}
+            parts = sublayers(name, seed, dense, **parts)
+            x = block(**for_block(options, name, seed), **parts)(x, *states, position_bias=bias)
+        x = dropped(final_norm(x, options, f"{side}_norm"), dropout, f"{side}_dropout", seed, dtype)
         if side == "decoder" and config["tie_embeddings"]:  # so that logits start with variance 1
             scale = {"scale": hidden_dim**-0.5, "dtype": dtype, "name": "decoder_scale"}
             x = layers.PositionalEmbedding(None, hidden_dim, position=None, **scale)(x)

@@ -10,7 +10,6 @@ from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbed
 from keras_transformer.layers.common import derived_seed, head_dim
 from keras_transformer.models.common import final_norm, for_block
 from keras_transformer.models.encoder_decoder import (
-    NEEDS_FINAL_NORM,
     check_vocabularies,
     encoder_decoder,
     pair,
@@ -146,8 +145,7 @@ def _encoder(num_layers, hidden_dim, block, seed):
     for i in range(num_layers):
         name = f"encoder_block_{i}"
         x = EncoderBlock(**for_block(block, name, seed))(x)
-    x = _final_norm(x, block, "encoder_norm")
-    return keras.Model(inputs, x, name="encoder")
+    return keras.Model(inputs, final_norm(x, block, "encoder_norm"), name="encoder")
 
 
 def _decoder(num_layers, hidden_dim, block, seed):
@@ -156,14 +154,7 @@ def _decoder(num_layers, hidden_dim, block, seed):
     for i in range(num_layers):
         name = f"decoder_block_{i}"
         x = DecoderBlock(**for_block(block, name, seed))(x, states)
-    x = _final_norm(x, block, "decoder_norm")
-    return keras.Model([inputs, states], x, name="decoder")
-
-
-def _final_norm(x, block, name):
-    if block["norm_placement"] not in NEEDS_FINAL_NORM:
-        return x
-    return final_norm(block, name)(x)
+    return keras.Model([inputs, states], final_norm(x, block, "decoder_norm"), name="decoder")
 
 
 def encoder_from_ids(model):

@@ -90,7 +90,7 @@ def vit(
     options |= {"norm_placement": "pre", "activation": activation, "norm_epsilon": norm_epsilon, **block_options}
     for i in range(sizes["num_layers"]):
         x = layers.EncoderBlock(**for_block(options, f"encoder_block_{i}", seed))(x)
-    x = final_norm(options, "encoder_norm")(x)
+    x = final_norm(x, options, "encoder_norm")
     if num_classes is not None:
         x = layers.SequencePooling(POOLINGS[pooling], dtype=dtype, name="pooling")(x)
         x = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.decoders import CachedDecoder, CachedEncoderDecoder
+from keras_transformer.layers import SegmentEmbedding
 from keras_transformer.ops.cache import CannotCache, LooksBothWays
 from keras_transformer.testing.mask_trail import where_the_mask_ends
 
@@ -86,16 +87,18 @@ class _Probe:
         return dict(zip(names, inputs, strict=True)) if len(names) > 1 else inputs[0]
 
     def _random_ids(self):
-        real = anatomy.real_token_ids(self.model)
-        if real is None or len(anatomy.input_names(self.model)) not in (1, 2):
-            raise ValueError("`inputs` is needed: the model does not show an embedding of token ids.")
+        real, names = anatomy.real_token_ids(self.model), anatomy.input_names(self.model)
+        tells_types = len(names) == 2 and any(isinstance(x, SegmentEmbedding) for x in anatomy.walk(self.model))
+        if real is None or len(names) not in (1, 2) or tells_types:
+            raise ValueError(
+                "`inputs` is needed: the model does not show an embedding of token ids, or has inputs beside them."
+            )
         random = np.random.default_rng(0)
         length = anatomy.fixed_length(self.model) or min(LENGTH, max(2, self.num_positions - PADDING))
 
         def ids():
             return random.choice(real, (3, length)).astype("int32")
 
-        names = anatomy.input_names(self.model)
         return {name: ids() for name in names} if len(names) > 1 else ids()
 
     def _call(self, inputs, model=None):

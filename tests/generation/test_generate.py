@@ -342,6 +342,14 @@ class TestSpecialIds:
         ]
         assert (texts[0] == texts[1]).all()
 
+    def test_the_masked_id_fills_up(self):
+        """Fed back, the texts are what they were: 0 would be read as a word."""
+        model = stacked_gpt(pad_token_id=VOCABULARY_SIZE - 1)
+        texts = kt.generate(model, PROMPTS, 4)
+        assert (texts[:, -1] == VOCABULARY_SIZE - 1).any()
+        for row, prompt in zip(texts, PROMPTS, strict=True):
+            assert (row[len(prompt) + 4 :] == VOCABULARY_SIZE - 1).all()
+
     @pytest.mark.parametrize("pad_token_id", [-1, 50257])
     @pytest.mark.parametrize("cache", [True, False])
     def test_a_pad_id_that_is_not_in_the_vocabulary(self, pad_token_id, cache):
@@ -501,3 +509,35 @@ class TestBadInput:
         model = keras.Model(ids, table(kt.layers.EncoderBlock(2, 32)(table(ids)), reverse=True))
         with pytest.raises(ValueError, match="both ways"):
             kt.generate(model, PROMPTS, 4)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"inputs": None}, "`inputs` must be an array of token ids, or a list"),
+        ({"inputs": 5}, "`inputs` must be an array of token ids, or a list"),
+        ({"inputs": {"token_ids": [1]}}, "`inputs` must be an array of token ids, or a list"),
+        ({"inputs": [1, [2]]}, r"`inputs\[0\]` must hold"),
+        ({"inputs": [[[1], [2, 3]]]}, r"`inputs\[0\]` must hold integer token ids"),
+        ({"stop_token_id": VOCABULARY_SIZE}, "`stop_token_id` must be a token id from 0 to"),
+        ({"assistant_model": 3}, "`assistant_model` must be a Keras model"),
+        ({"bad_words_ids": 5}, "`bad_words_ids` must be a list of id lists"),
+        ({"stop_strings": 5}, "`stop_strings` must be strings"),
+        ({"logits_processors": 5}, "`logits_processors` must be functions"),
+        ({"logits_processors": lambda logits, text: logits[:, :3]}, "'<lambda>' must return logits of shape"),
+        ({"logits_processors": lambda logits, text: None}, "'<lambda>' must return logits of shape .*None"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kt.generate(stacked_gpt(), **{"inputs": [[1, 2]], "max_new_tokens": 3, **arguments})
+
+
+def test_one_processor_or_none_needs_no_list():
+    texts = [kt.generate(stacked_gpt(), [[1, 2]], 3, logits_processors=given) for given in (None, (), _last_ten)]
+    assert (texts[0] == texts[1]).all() and (texts[2][:, 2:] >= VOCABULARY_SIZE - 10).all()
+
+
+def _last_ten(logits, text):
+    return keras.ops.where(keras.ops.arange(logits.shape[-1]) < logits.shape[-1] - 10, float("-inf"), logits)

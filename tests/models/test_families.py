@@ -18,6 +18,36 @@ WRITERS = ["gpt2", "gemma2", "gemma3"]  # soft caps, windows, two kinds of rotar
 KINDS = ["bert", "gpt2", "qwen2, some windows", "gemma3"]
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt", "llama", "vit", "t5", "bart", "transformer"])
+def test_a_sublayer_is_a_pattern_for_all_blocks(family):
+    """It takes the place of the number, and every block has one of its own."""
+    options = {"num_layers": 2, "hidden_dim": 8, "feed_forward": kt.layers.FeedForward(6, gated=True, seed=1)}
+    if family == "vit":
+        model = kt.models.vit("ti16", image_size=8, patch_size=4, num_classes=None, num_heads=2, **options)
+    elif family == "transformer":
+        model = kt.models.transformer(9, 9, num_heads=2, **options)
+    else:
+        model = getattr(kt.models, family)("tiny", vocabulary_size=9, num_heads=2, **options)
+    kernels = {x.path for x in model.trainable_variables if x.path.endswith("gate/kernel")}
+    assert len(kernels) == (4 if family in ("t5", "bart", "transformer") else 2)
+    assert all(x.shape[1] == 6 for x in model.trainable_variables if x.path in kernels)
+    again = keras.Model.from_config(model.get_config())
+    assert [x.path for x in again.trainable_variables] == [x.path for x in model.trainable_variables]
+
+
+@pytest.mark.parametrize("placement", ["post", "pre", "sandwich", "output"])
+@pytest.mark.parametrize("family", ["bert", "gpt", "t5", "vit"])
+def test_what_leaves_the_blocks_is_normed_once(family, placement):
+    """By a norm of its own, unless the last block ends with one."""
+    sizes = {"t5": {"vocabulary_size": 9}, "vit": {"num_classes": None, "image_size": 8, "patch_size": 4}}
+    sizes = sizes.get(family, {"vocabulary_size": 9, "max_sequence_length": 8})
+    size = "ti16" if family == "vit" else "tiny"
+    model = getattr(kt.models, family)(size, num_layers=1, norm_placement=placement, **sizes)
+    name = {"gpt": "decoder_norm", "t5": "decoder_norm"}.get(family, "encoder_norm")
+    model = model.get_layer("decoder") if family == "t5" else model
+    assert any(layer.name == name for layer in model.layers) == (placement != "post")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_states_equal_transformers(name):
     ids, real = published.batch(name)

@@ -123,6 +123,12 @@ def test_the_difference_through_the_cache_is_measured():
     assert 0 < kt.testing.check(model, random_ids())["cache"] <= 1e-4
 
 
+def test_a_second_input_that_is_no_text_needs_inputs():
+    model = kt.models.bert("tiny", vocabulary_size=9, with_segments=True)
+    with pytest.raises(ValueError, match="`inputs` is needed"):
+        kt.testing.check(model)
+
+
 def test_a_model_that_shows_no_embedding_needs_inputs():
     inputs = keras.Input((None, 8))
     with pytest.raises(ValueError, match="`inputs` is needed"):
