@@ -1,4 +1,4 @@
-"""What differs between the backends when a function of a model is compiled; the only file that asks for them."""
+"""What differs between the backends when a function of a model is compiled; the only file that imports one."""
 
 import collections
 import operator
