@@ -54,5 +54,5 @@ def fresh_session():
     keras.utils.set_random_seed(0)
     yield
     keras.utils.clear_session(free_memory=False)
-    if gc.get_count()[0] > 50_000:  # models hold what was compiled for them, and are held by themselves
+    if gc.get_count()[0] > 150_000:  # models hold what was compiled for them, and are held by themselves
         gc.collect()

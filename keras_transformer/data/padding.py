@@ -15,7 +15,8 @@ from keras_transformer.arguments import check_id, check_size
 def check_in_vocabulary(ids, vocabulary_size, name="token_ids"):
     """Raise unless every id is an integer of the vocabulary.
 
-    Compiled code cannot raise: there an id outside the table gives a row of NaN in our layers, and in others what the backend makes of it.
+    Compiled code cannot raise: there an id outside the table gives a row of NaN in our layers, and in others what the
+    backend makes of it.
 
     Args:
         ids: ids in any shape: an array or tensor, a list, or ragged lists.

@@ -19,11 +19,11 @@ from keras_transformer.generation import coverage
 from keras_transformer.generation.candidates import IMPOSSIBLE, choose
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.loop_base import LoopBase, once_read, repeat_rows
+from keras_transformer.generation.loop_base import LoopBase, once_read, repeat_all
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.results import Result
-from keras_transformer.ops.rows import at
+from keras_transformer.ops.rows import at, repeat_rows
 
 
 class BeamLoop(LoopBase):
@@ -80,7 +80,7 @@ class BeamLoop(LoopBase):
             loop["coverage"] = coverage.start(attention, batch, self.source.masked_token_id)
         if rule.reads_text:
             loop["text"] = self._text(batch, rule, logits.shape[-1], length)
-        loop, logits = repeat_rows((loop, logits), beams.num_beams)
+        loop, logits = repeat_all((loop, logits), beams.num_beams)
         shape = batch["last"].shape[0] * beams.num_groups, beams.num_beams // beams.num_groups
         none = ops.full(shape, IMPOSSIBLE, "float32")
         # All beams of a search begin alike, so only the first one counts in the first step.
@@ -88,7 +88,7 @@ class BeamLoop(LoopBase):
         texts = ops.zeros((*shape, room), "int32")
         loop["running"] = {"tokens": texts, "sums": sums}
         loop["finished"] = {"tokens": texts, "scores": none, "lengths": ops.zeros(shape, "int32")}
-        loop["num_new"], loop["is_open"] = ops.zeros((), "int32"), ops.repeat(is_open, beams.num_groups)
+        loop["num_new"], loop["is_open"] = ops.zeros((), "int32"), repeat_rows(is_open, beams.num_groups)
         return self._advance(loop, logits, told, rule, beams)
 
     def _chunk_of_beams(self, loop, told, limit, rule, beams):

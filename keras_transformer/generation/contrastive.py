@@ -17,10 +17,10 @@ from keras import ops
 from keras_transformer.generation.compile import compile_function, trace_step
 from keras_transformer.generation.decoders import CachedEncoderDecoder
 from keras_transformer.generation.loop import Loop
-from keras_transformer.generation.loop_base import repeat_rows
+from keras_transformer.generation.loop_base import repeat_all
 from keras_transformer.generation.processors import Text
 from keras_transformer.layers import PositionalEmbedding
-from keras_transformer.ops.rows import at
+from keras_transformer.ops.rows import at, repeat_rows
 
 OUTPUT_LAYERS = (PositionalEmbedding, keras.layers.Dense, keras.layers.EinsumDense, keras.layers.ReversibleEmbedding)
 
@@ -49,7 +49,7 @@ class ContrastiveLoop(Loop):
             "hidden": _pad(hidden, length),
             "is_token": _pad(is_token, length),
         }
-        loop["state"] = repeat_rows(state, min(rule.candidates, logits.shape[-1]))
+        loop["state"] = repeat_all(state, min(rule.candidates, logits.shape[-1]))
         if rule.reads_text:
             loop["text"] = self._text(batch, rule, logits.shape[-1], length)
         loop, written = self._next(loop, told, None, rule)
@@ -72,7 +72,7 @@ class ContrastiveLoop(Loop):
         candidates = ops.cast(candidates, "int32")
         probabilities = at(ops.softmax(allowed, axis=-1), candidates)
 
-        fed = {"position": ops.repeat(loop["position"], candidates.shape[1], axis=0)}
+        fed = {"position": repeat_rows(loop["position"], candidates.shape[1])}
         fed["token"] = ops.reshape(candidates, (-1,))
         position = self._position(fed)
         outputs, state = self.decoder.step(loop["state"], fed["token"], position)  # (B * C, V + D)
@@ -83,7 +83,7 @@ class ContrastiveLoop(Loop):
         choice = ops.argmax(ops.where(best > float("-inf"), score, float("-inf")), axis=-1)
         token = at(candidates, choice)
         rows = ops.cast(choice, "int32") + candidates.shape[1] * ops.arange(token.shape[0], dtype="int32")
-        loop = {**loop, "state": self.decoder.move(state, ops.repeat(rows, candidates.shape[1], axis=0))}
+        loop = {**loop, "state": self.decoder.move(state, repeat_rows(rows, candidates.shape[1]))}
         loop["position"] = ops.take(position, rows, axis=0) + 1
         loop["logits"] = at(new_logits, choice)
         here = ops.equal(ops.arange(loop["hidden"].shape[1], dtype="int32"), ops.expand_dims(loop["length"], -1))

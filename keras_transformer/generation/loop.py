@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
-from keras_transformer.generation.loop_base import LoopBase, as_tensor, once_read, repeat_rows
+from keras_transformer.generation.loop_base import LoopBase, as_tensor, once_read, repeat_all
 from keras_transformer.generation.processors import Text
 from keras_transformer.generation.prompts import bucket, pad_rows
 from keras_transformer.generation.sampling import most_probable, sample
@@ -84,7 +84,7 @@ class Loop(LoopBase):
         if rule.reads_text:
             loop["text"] = self._text(batch, rule, logits.shape[-1], length)
         if repeats > 1:
-            loop, logits = repeat_rows((loop, logits), repeats)
+            loop, logits = repeat_all((loop, logits), repeats)
         loop, written = self._choose(loop, logits, told, noise[:, 0], rule)
         return loop, {name: ops.expand_dims(x, -1) for name, x in written.items()}
 

@@ -11,6 +11,7 @@ from keras_transformer.generation.compile import can_compile, compile_function
 from keras_transformer.generation.decoders import FullForward
 from keras_transformer.generation.processors import count_tokens
 from keras_transformer.generation.prompts import bucket, pad_rows, row_positions
+from keras_transformer.ops.rows import repeat_rows
 
 SMALLEST_CACHE = 64
 SMALLEST_PROMPT = 16
@@ -32,7 +33,7 @@ class LoopBase:
         # Only a Keras model can be traced; any other callable may work on NumPy inside.
         self._while_loop = ops.while_loop if can_compile(model) else _while_loop
         self._read = _compiled_start(decoder)
-        self._repeat = compile_function(repeat_rows, decoder.model)
+        self._repeat = compile_function(repeat_all, decoder.model)
 
     @property
     def pads_source(self):
@@ -169,9 +170,9 @@ def pad_columns(x, length):
     return ops.pad(x, [(0, 0), (0, length - x.shape[1])])
 
 
-def repeat_rows(tree, repeats):
+def repeat_all(tree, repeats):
     """Every row of every tensor `repeats` times in turn; scalars stay."""
-    return keras.tree.map_structure(lambda x: ops.repeat(x, repeats, axis=0) if len(x.shape) else x, tree)
+    return keras.tree.map_structure(lambda x: repeat_rows(x, repeats) if len(x.shape) else x, tree)
 
 
 def as_tensor(x):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.ops.rows import at
+from keras_transformer.ops.rows import at, repeat_rows
 
 BANNED = float("-inf")
 
@@ -62,7 +62,7 @@ class Text(NamedTuple):
             added = ops.pad(added, [(0, 0), (1, 0), (0, 0)])
             counts = ops.reshape(ops.expand_dims(counts, 1) + added, (batch * how_many, -1))
         return Text(
-            ops.repeat(token_ids, how_many, axis=0),
+            repeat_rows(token_ids, how_many),
             ops.reshape(ops.expand_dims(self.lengths, -1) + steps, (-1,)),
             ops.reshape(self.num_new + steps, (-1, 1)),
             counts,

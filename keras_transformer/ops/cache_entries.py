@@ -19,6 +19,7 @@ Letters: B batch, T new tokens, S slots of the cache, R slots of a ring, K key/v
 from keras import ops
 
 from keras_transformer.ops.masks import NOT_A_TOKEN
+from keras_transformer.ops.rows import repeat_rows
 from keras_transformer.ops.update import update_slots
 
 CACHE_DTYPES = (None, "int8")
@@ -213,7 +214,7 @@ def _flat_index(x, index):
     """Where the slots (B, R) of each row are there: (B * K, R)."""
     batch, heads, slots, _ = x.shape
     first = ops.expand_dims(ops.arange(batch * heads, dtype="int32") * slots, -1)
-    return first + ops.repeat(index, heads, axis=0)
+    return first + repeat_rows(index, heads)
 
 
 def pad_slots(x, length, fill=0, axis=2):

@@ -13,7 +13,7 @@ import keras_transformer as kt
 from keras_transformer.generation.decoders import CachedDecoder, FullForward
 from keras_transformer.generation.sampling import filtered
 from keras_transformer.generation.speculative import verify
-from tests.backend import numpy, predict
+from tests.backend import numpy, predict, run
 from tests.generation.models import VOCABULARY_SIZE, Letters, Traced, ragged, translator
 
 PROMPTS = ragged((5, 1, 9, 3))
@@ -160,22 +160,23 @@ def test_what_is_taken_back_was_never_there(kind):
 def exact_distribution(log_table, prompt, penalty=1.0, **options):
     """Probability of each text of `TOKENS` new tokens, those behind a stop token being `PAD`."""
     told = {name: ops.convert_to_tensor(value) for name, value in options.items()}
-    found = {}
-
-    def follow(text, probability):
-        new = text[len(prompt) :]
-        if len(new) == TOKENS or STOP in new:
-            found[(*new, *[PAD] * (TOKENS - len(new)))] = probability
-            return
-        logits = log_table[text[-1]].astype("float32")
-        seen = np.isin(np.arange(len(logits)), text)
-        logits = np.where(seen, np.where(logits > 0, logits / penalty, logits * penalty), logits)
-        left = numpy(filtered(ops.convert_to_tensor(logits[None]), tuple(options), told))[0].astype("float64")
-        for token, share in enumerate(left / left.sum()):
-            if share > 0:
-                follow((*text, token), probability * share)
-
-    follow(tuple(prompt), 1.0)
+    size = len(log_table)
+    found, texts = {}, {tuple(prompt): 1.0}
+    while texts:
+        logits = np.zeros((size ** (TOKENS - 1), size), "float32")  # as many rows as there are texts before the last
+        for row, text in zip(logits, texts):
+            row[:] = log_table[text[-1]]
+            seen = np.isin(np.arange(size), text)
+            row[:] = np.where(seen, np.where(row > 0, row / penalty, row * penalty), row)
+        left = run(lambda x: filtered(x, tuple(options), told), logits).astype("float64")
+        longer = {}
+        for (text, probability), row in zip(texts.items(), left):
+            for token in np.flatnonzero(row):
+                new = (*text, int(token))
+                is_over = token == STOP or len(new) == len(prompt) + TOKENS
+                key = (*new[len(prompt) :], *[PAD] * (len(prompt) + TOKENS - len(new)))
+                (found if is_over else longer)[key if is_over else new] = probability * row[token] / row.sum()
+        texts = longer
     return found
 
 

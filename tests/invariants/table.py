@@ -211,7 +211,6 @@ def added(dtype, dropout):
     options = {"dropout": dropout, "dtype": dtype}
     tokens = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, HIDDEN_DIM, position=None, **options)(ids)
     zeros = keras.layers.Rescaling(0.0, dtype=dtype)
-    zeros.supports_masking = True
     positions = kt.layers.PositionalEmbedding(None, HIDDEN_DIM, **options)(zeros(tokens))
     x = keras.layers.Add(dtype=dtype)([tokens, positions])
     attended = kt.layers.MultiHeadAttention(NUM_HEADS, HIDDEN_DIM, use_gate=True, **options)(x, x)
