@@ -126,6 +126,18 @@ def test_steps_are_multiplied(kind):
         assert plain.all() and (factor == 0 or scaled.all())
 
 
+def test_with_the_scaled_loss_of_16_bits(monkeypatch):
+    """The optimizer that Keras puts around another one for float16 goes around this one as well."""
+    train_in_a_hurry(monkeypatch)
+    models = []
+    for around in (lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer):
+        models.append(small())
+        models[-1].compile(around(kt.training.LayerwiseOptimizer("sgd", RATES)), "mse")
+        fit(models[-1])
+    for weights in zip(*(model.weights for model in models), strict=True):
+        np.testing.assert_allclose(*map(numpy, weights), atol=1e-6)
+
+
 def test_learning_rates_and_callbacks_are_those_of_the_optimizer_inside(monkeypatch):
     train_in_a_hurry(monkeypatch)
     optimizer = kt.training.LayerwiseOptimizer("sgd", RATES)
