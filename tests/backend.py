@@ -30,6 +30,12 @@ def run(function, *inputs):
     return numpy(compiled(function)(*map(keras.ops.convert_to_tensor, inputs)))
 
 
+def one_array(outputs):
+    """Nested outputs one behind the other, as a flat array; a single one as it is."""
+    found = keras.tree.flatten(outputs)
+    return found[0] if len(found) == 1 else np.concatenate([x.reshape(-1) for x in found])
+
+
 def vectors(*shape, seed=0):
     return np.random.default_rng((seed, *shape)).normal(size=shape).astype("float32")
 

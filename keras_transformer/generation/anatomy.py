@@ -15,6 +15,9 @@ from keras_transformer.layers import (
     Recurrent,
     Rotary,
     SequencePooling,
+    SpanLogits,
+    StateAtToken,
+    TokensAt,
 )
 from keras_transformer.layers.residual import Residual
 from keras_transformer.models import decoder_from_ids, encoder_from_ids
@@ -28,7 +31,7 @@ POSITION_WISE = frozenset(
 )
 
 # The layers of this library that do not.
-MIXES_POSITIONS = (ClassToken, Pooler, SequencePooling)
+MIXES_POSITIONS = (ClassToken, Pooler, SequencePooling, SpanLogits, StateAtToken, TokensAt)
 
 
 def walk(layer):

@@ -4,9 +4,10 @@ from keras_transformer.layers.activations import gelu_tanh
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.heads import AddBias, SpanLogits, StateAtToken, TokensAt
 from keras_transformer.layers.last_state import LastState
 from keras_transformer.layers.mixture_of_experts import MixtureOfExperts
-from keras_transformer.layers.model_card import ModelCard, read_card
+from keras_transformer.layers.model_card import HeadCard, ModelCard, read_card, read_head
 from keras_transformer.layers.normalization import RMSNorm
 from keras_transformer.layers.padding_mask import PaddingMask
 from keras_transformer.layers.patches import ClassToken, PatchEmbedding
@@ -20,12 +21,14 @@ from keras_transformer.layers.segment_embedding import SegmentEmbedding
 from keras_transformer.layers.soft_cap import SoftCap
 
 __all__ = [
+    "AddBias",
     "AlibiBias",
     "BahdanauAttention",
     "ClassToken",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "HeadCard",
     "LastState",
     "LuongAttention",
     "MixtureOfExperts",
@@ -42,6 +45,10 @@ __all__ = [
     "SegmentEmbedding",
     "SequencePooling",
     "SoftCap",
+    "SpanLogits",
+    "StateAtToken",
+    "TokensAt",
     "gelu_tanh",
     "read_card",
+    "read_head",
 ]

@@ -33,12 +33,32 @@ class ModelCard(keras.layers.Layer):
         return {**super().get_config(), "config": self.config}
 
 
+@register
+class HeadCard(ModelCard):
+    """An identity layer between a model and its head: it says where the head begins, and what it is.
+
+    `kt.models.with_head` puts it there, finds it when it puts on another head, and passes the mask on.
+
+    Args:
+        config: dict of plain values: `head`, and what it was given.
+
+    Example: `read_head(model)["head"]`
+    """
+
+
 def read_card(model):
     """The configuration on a model's card, `{}` without one."""
+    return _read(model, lambda layer: isinstance(layer, ModelCard) and not isinstance(layer, HeadCard))
+
+
+def read_head(model):
+    """What `with_head` has put on a model: `{"head": ..., "num_classes": ..., ...}`, `{}` for other models."""
+    return _read(model, lambda layer: isinstance(layer, HeadCard))
+
+
+def _read(model, is_card):
     for layer in getattr(model, "layers", []):
-        if isinstance(layer, ModelCard):
-            return layer.config
-        found = read_card(layer)
+        found = layer.config if is_card(layer) else _read(layer, is_card)
         if found:
             return found
     return {}

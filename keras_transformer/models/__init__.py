@@ -8,9 +8,11 @@ from keras_transformer.models.gpt import gpt
 from keras_transformer.models.llama import llama
 from keras_transformer.models.resize_vit import resize_vit
 from keras_transformer.models.rnn import rnn
+from keras_transformer.models.spans import best_span
 from keras_transformer.models.t5 import t5
 from keras_transformer.models.transformer import decoder_from_ids, encoder_from_ids, transformer
 from keras_transformer.models.vit import vit
+from keras_transformer.models.with_head import with_head
 
 # Keras warns that a functional model inside another destroys masks. It does not: they pass through its graph. (Setting
 # `supports_masking` on it would write the masks into the outer graph and tie the decoder to the encoder's ids.)
@@ -19,6 +21,7 @@ warnings.filterwarnings("ignore", message=r"Layer '.*' \(of type Functional\) wa
 __all__ = [
     "bart",
     "bert",
+    "best_span",
     "decoder_from_ids",
     "encoder_from_ids",
     "gpt",
@@ -28,4 +31,5 @@ __all__ = [
     "t5",
     "transformer",
     "vit",
+    "with_head",
 ]

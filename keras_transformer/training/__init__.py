@@ -1,6 +1,13 @@
-"""What `compile` and `fit` need for token models: loss, metrics and learning-rate schedules."""
+"""What `compile` and `fit` need for token models: loss, metrics, schedules and what fine-tuning asks for."""
 
 from keras_transformer.training.callbacks import Budget, StopOnInterrupt
+from keras_transformer.training.fine_tuning import (
+    LayerwiseOptimizer,
+    class_weights,
+    freeze,
+    layerwise_rates,
+    unfreeze,
+)
 from keras_transformer.training.losses import MaskedCrossentropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenCrossentropy
 from keras_transformer.training.schedules import InverseSquareRootSchedule, LinearWarmup
@@ -8,10 +15,15 @@ from keras_transformer.training.schedules import InverseSquareRootSchedule, Line
 __all__ = [
     "Budget",
     "InverseSquareRootSchedule",
+    "LayerwiseOptimizer",
     "LinearWarmup",
     "MaskedCrossentropy",
     "Perplexity",
     "StopOnInterrupt",
     "TokenAccuracy",
     "TokenCrossentropy",
+    "class_weights",
+    "freeze",
+    "layerwise_rates",
+    "unfreeze",
 ]

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
+from keras_transformer.models.with_head import HEADS
 from tests import reference
 from tests.backend import predict
 
@@ -290,6 +291,21 @@ FAMILIES = [
     Family("encoder", encoder, causal=False),
     Family("encoder of Add layers", added, causal=False),
 ]
+
+
+def headed(head):
+    """A small BERT with a head."""
+
+    def build(dtype, dropout):
+        backbone = published(kt.models.bert, max_sequence_length=MAX_LENGTH)(dtype, dropout)
+        classes = {"num_classes": 3} if head.endswith("classification") else {}
+        return kt.models.with_head(backbone, head, dropout=dropout, **classes)
+
+    return build
+
+
+# What is saved and loaded; what else heads must hold is in tests/models/test_with_head.py.
+HEADED = [Family(f"bert, {head}", headed(head), causal=False) for head in HEADS]
 
 
 def named(*names):
