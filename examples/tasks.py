@@ -26,6 +26,20 @@ def options(description, minutes, **sizes):
     return parser
 
 
+def parse_with_pairs(parser, argv):
+    """The parsed options, with those of `read_pairs`."""
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument("--tsv", metavar="FILE", help="text to train on, in two columns: what is read, what is written")
+    text.add_argument("--tfds", metavar="NAME", help="a data set of TensorFlow Datasets with pairs of texts")
+    parser.add_argument("--columns", type=int, nargs=2, default=(0, 1), metavar="N", help="of the files; default: 0 1")
+    for part in ("--valid", "--test"):
+        parser.add_argument(part, metavar="FILE", help="as --tsv; without it a part of that is held out")
+    args = parser.parse_args(argv)
+    if (args.valid or args.test) and not args.tsv:
+        parser.error("--valid and --test need --tsv")
+    return args
+
+
 def choose_backend(args):
     """Before Keras is imported, which reads it then."""
     if args.backend:
@@ -74,6 +88,32 @@ def read_all(paths, read=read_text):
     if not found:
         raise ValueError("no file could be read" if broken else "there is no file to read")
     return found
+
+
+def read_pairs(args, default):
+    """(train, valid, test): `TextPairs` of the files or the data set, or `default(limit)`.
+
+    No text of one part is a text of another: what is to be trained on has to give way.
+    """
+    import keras_transformer as kt
+
+    given = [None, None]
+    if args.tfds:
+        pairs = kt.data.load_tfds_pairs(args.tfds, limit=args.limit)
+    elif args.tsv:
+        pairs, *given = (path and kt.data.read_pairs(path, args.columns) for path in (args.tsv, args.valid, args.test))
+    else:
+        pairs = default(args.limit)
+    fractions = [0.0 if part else min(0.1, 500 / len(pairs)) for part in given]
+    train, *held_out = kt.data.split_pairs(pairs, *fractions)
+    valid, test = (theirs or ours for theirs, ours in zip(given, held_out))
+    seen = {text for pair in [*valid, *test] for text in pair}
+    kept = kt.data.TextPairs([pair for pair in train if not seen & {*pair}], train.name)
+    if not (kept and valid and test):
+        raise ValueError(f"{pairs.name} has too few pairs to hold some out")
+    print(*(part.summary() for part in (pairs, kept, valid, test)), sep="\n")
+    print(f"{len(train) - len(kept):,} pairs are not trained on, since a text of theirs is held out")
+    return kept, valid, test
 
 
 def tfds_rows(name, *features, limit=None):
