@@ -1,6 +1,6 @@
 """What `compile` and `fit` need for token models: loss, metrics and learning-rate schedules."""
 
-from keras_transformer.training.callbacks import Budget, StopOnInterrupt
+from keras_transformer.training.callbacks import Budget, SampleTexts, StopOnInterrupt
 from keras_transformer.training.losses import MaskedCrossentropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenCrossentropy
 from keras_transformer.training.schedules import InverseSquareRootSchedule, LinearWarmup
@@ -11,6 +11,7 @@ __all__ = [
     "LinearWarmup",
     "MaskedCrossentropy",
     "Perplexity",
+    "SampleTexts",
     "StopOnInterrupt",
     "TokenAccuracy",
     "TokenCrossentropy",
