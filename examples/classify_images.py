@@ -16,11 +16,11 @@ from pathlib import Path
 
 import tasks
 
-SIZES = {"image_size": 8, "patch_size": 2, "batch_size": 32, "layers": 4, "heads": 4, "hidden_dim": 64}
+SIZES = {"image_size": 8, "patch_size": 2, "batch_size": 64, "layers": 3, "heads": 4, "hidden_dim": 64}
 
 
 def parse_arguments(argv=None):
-    parser = tasks.options(__doc__, minutes=1.0, **SIZES, dropout=0.1, learning_rate=3e-3)
+    parser = tasks.options(__doc__, minutes=2.0, **SIZES, dropout=0.1, learning_rate=3e-3)
     images = parser.add_mutually_exclusive_group()
     images.add_argument("--data", metavar="FOLDER", type=Path, help="holds a folder of image files for each class")
     images.add_argument("--tfds", metavar="NAME", help="a data set with the features `image` and `label`")

@@ -21,7 +21,7 @@ from pathlib import Path
 import tasks
 
 SIZES = {"vocabulary_size": 2000, "length": 128, "batch_size": 16, "layers": 4, "heads": 4, "hidden_dim": 192}
-SIZES |= {"limit": 4_000_000, "learning_rate": 1e-3, "temperature": 0.7}
+SIZES |= {"limit": 4_000_000, "learning_rate": 3e-3, "temperature": 0.7}
 
 
 def parse_arguments(argv=None):
@@ -83,6 +83,8 @@ def encode(texts, tokenizer):
 def build(tokenizer, args):
     sizes = {"num_layers": args.layers, "num_heads": args.heads, "hidden_dim": args.hidden_dim, "dropout": 0.0}
     sizes |= {"vocabulary_size": tokenizer.vocabulary_size, "stop_token_id": tokenizer.stop_token_id}
+    # As small as the tables of tokens: with larger kernels the blocks drown the tokens, and learning starts late.
+    sizes |= {"kernel_initializer": keras.initializers.RandomNormal(stddev=0.02)}
     if args.model == "llama":
         return kt.models.llama(None, **sizes, intermediate_dim=args.hidden_dim * 8 // 3, tie_embeddings=True)
     return kt.models.gpt(None, **sizes, intermediate_dim=args.hidden_dim * 4, max_sequence_length=args.length)
@@ -93,8 +95,7 @@ def train(texts, valid, args):
     tokenizer = kt.data.train_tokenizer(kept.splitlines(keepends=True), args.vocabulary_size)
 
     def batches(ids):
-        # a row begins with the last token of the one before
-        rows = [ids[i : i + args.length + 1] for i in range(0, len(ids) - 1, args.length)]
+        rows = [ids[i : i + args.length + 1] for i in range(0, len(ids) - 1, args.length)]  # they share a token
         return kt.objectives.Batches(rows, kt.objectives.CausalLM(seed=args.seed), args.batch_size, args.length)
 
     ids = encode([kept], tokenizer)
