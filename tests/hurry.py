@@ -2,6 +2,7 @@
 
 import keras
 
+import keras_transformer as kt
 from tests.backend import compiled, numpy
 
 
@@ -18,6 +19,13 @@ def train_in_a_hurry(monkeypatch):
             model.optimizer.build(model.trainable_variables)
 
     monkeypatch.setattr(trainer, "compile", compile_in_a_hurry)
+
+
+def train_few_steps(monkeypatch, steps):
+    """As `train_in_a_hurry`, and a budget of time is one of so many steps."""
+    train_in_a_hurry(monkeypatch)
+    budget = kt.training.Budget
+    monkeypatch.setattr(kt.training, "Budget", lambda rate, warmup, seconds: budget(rate, 2, steps=steps))
 
 
 def outputs_in_training(model, inputs, calls=1):

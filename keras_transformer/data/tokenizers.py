@@ -1,15 +1,18 @@
 """A subword (or character) tokenizer trained on the user's own text: a thin layer over the `tokenizers` library."""
 
+import itertools
 import numbers
 import os
 from collections import Counter
 
 import numpy as np
 
+from keras_transformer.arguments import check_count
 from keras_transformer.data.padding import check_in_vocabulary
 from keras_transformer.files import written_whole
 
 SPECIAL_TOKENS = ("<pad>", "<start>", "<stop>", "<unknown>")
+_EXTRA_TOKEN = "<extra_{}>"
 
 # A piece never crosses these borders. A word carries the space before it; digits stand alone, so that numbers never
 # seen in training are spelled from known pieces and can be copied digit by digit.
@@ -26,6 +29,7 @@ class Tokenizer:
 
     Attributes:
         pad_token_id, start_token_id, stop_token_id, unknown_token_id: 0, 1, 2, 3.
+        extra_token_ids: list of int, the ids after these that no text is encoded to, for masks and sentinels.
 
     Example:
 
@@ -52,6 +56,13 @@ class Tokenizer:
         """int, the number of ids, special tokens included."""
         return self._backend.get_vocab_size()
 
+    @property
+    def extra_token_ids(self):
+        """List of int, ids that no text is encoded to; as many as `train_tokenizer` was asked for."""
+        names = map(_EXTRA_TOKEN.format, range(self.vocabulary_size))
+        found = itertools.takewhile(lambda token_id: token_id is not None, map(self._backend.token_to_id, names))
+        return list(found)
+
     def encode(self, texts, add_special_tokens=False):
         """Turn texts into ragged lists of ids, neither padded nor truncated.
 
@@ -76,7 +87,7 @@ class Tokenizer:
 
         Args:
             token_ids: a batch of ids, ragged lists or an array `(B, T)`; a single sequence is a batch of one.
-            skip_special_tokens: whether to leave out padding, start and stop; `<unknown>` always shows.
+            skip_special_tokens: whether to leave out padding, start and stop; `<unknown>` and extra tokens always show.
 
         Returns:
             A list of str, one for each sequence.
@@ -128,7 +139,7 @@ class Tokenizer:
         return f"<Tokenizer vocabulary_size={self.vocabulary_size}>"
 
 
-def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=2):
+def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=2, extra_tokens=0):
     """Train a tokenizer; the same texts always give the same one.
 
     For translation, give it the texts of both languages: one joint vocabulary lets names and numbers be copied and the
@@ -141,6 +152,8 @@ def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=
             which knows every text, or `"character"`, a token for each of the most frequent characters, for toy tasks;
             other characters become `<unknown>`.
         min_frequency: int, how often two pieces (or a character) must occur to become one token.
+        extra_tokens: int, number of further ids that no text is encoded to, such as the mask of a `MaskedLM` or the
+            sentinels of a `SpanCorruption`; see `Tokenizer.extra_token_ids`.
 
     Returns:
         A `Tokenizer`.
@@ -158,7 +171,9 @@ def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=
     """
     if level not in _TRAINERS:
         raise ValueError(f"`level` must be one of {sorted(_TRAINERS)}. Received: level={level!r}")
-    smallest = len(SPECIAL_TOKENS) + (256 if level == "subword" else 1)
+    check_count(0, extra_tokens=extra_tokens)
+    special = [*SPECIAL_TOKENS, *map(_EXTRA_TOKEN.format, range(extra_tokens))]
+    smallest = len(special) + (256 if level == "subword" else 1)
     if not isinstance(vocabulary_size, numbers.Integral) or vocabulary_size < smallest:
         raise ValueError(
             f"`vocabulary_size` must be an int of at least {smallest} at the level {level!r}. "
@@ -167,10 +182,10 @@ def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=
     texts = _check_texts([texts] if isinstance(texts, str) else texts)
     if not any(texts):
         raise ValueError("`texts` holds no text to train on.")
-    return Tokenizer(_TRAINERS[level](texts, int(vocabulary_size), min_frequency))
+    return Tokenizer(_TRAINERS[level](texts, int(vocabulary_size), min_frequency, special))
 
 
-def _train_subwords(texts, vocabulary_size, min_frequency):
+def _train_subwords(texts, vocabulary_size, min_frequency, special):
     tokenizers = _import_tokenizers()
     byte_level = tokenizers.pre_tokenizers.ByteLevel
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -188,7 +203,7 @@ def _train_subwords(texts, vocabulary_size, min_frequency):
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         min_frequency=min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=special,
         initial_alphabet=byte_level.alphabet(),
         show_progress=False,
     )
@@ -196,15 +211,15 @@ def _train_subwords(texts, vocabulary_size, min_frequency):
     return backend
 
 
-def _train_characters(texts, vocabulary_size, min_frequency):
+def _train_characters(texts, vocabulary_size, min_frequency, special):
     tokenizers = _import_tokenizers()
     counts = Counter(character for text in texts for character in text)
     frequent = [character for character, count in counts.items() if count >= min_frequency]
     frequent.sort(key=lambda character: (-counts[character], character))
-    tokens = [*SPECIAL_TOKENS, *frequent[: vocabulary_size - len(SPECIAL_TOKENS)]]
+    tokens = [*special, *frequent[: vocabulary_size - len(special)]]
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[-1]))
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    backend.add_special_tokens(special)
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
     backend.decoder = tokenizers.decoders.Fuse()
     return backend

@@ -1,6 +1,6 @@
 """What `compile` and `fit` need for token models: loss, metrics, schedules and what fine-tuning asks for."""
 
-from keras_transformer.training.callbacks import Budget, StopOnInterrupt
+from keras_transformer.training.callbacks import Budget, SampleTexts, StopOnInterrupt
 from keras_transformer.training.fine_tuning import (
     LayerwiseOptimizer,
     class_weights,
@@ -19,6 +19,7 @@ __all__ = [
     "LinearWarmup",
     "MaskedCrossentropy",
     "Perplexity",
+    "SampleTexts",
     "StopOnInterrupt",
     "TokenAccuracy",
     "TokenCrossentropy",

@@ -1,4 +1,4 @@
-"""Callbacks of `fit`: a budget that ends the training, and Ctrl-C that ends it without losing anything."""
+"""Callbacks of `fit`: a budget that ends it, Ctrl-C that ends it without losing anything, texts after each epoch."""
 
 import math
 import signal
@@ -8,7 +8,7 @@ import time
 import keras
 
 from keras_transformer import weights
-from keras_transformer.arguments import check_positive_number
+from keras_transformer.arguments import check_count, check_positive_number, check_size
 
 
 class Budget(keras.callbacks.Callback):
@@ -121,3 +121,71 @@ class StopOnInterrupt(keras.callbacks.Callback):
         self.interrupted = True
         self.model.stop_training = True
         self.on_train_end()
+
+
+class SampleTexts(keras.callbacks.Callback):
+    """Has the model write texts after every epoch, prints some of them, and scores all.
+
+    The scores are in the `logs` of the epoch, and so in what `fit` prints and returns.
+
+    Args:
+        inputs: list of what the model is given, for example of validation sources.
+        references: list of what should come out, one for each; None if there is no such thing.
+        generate: function of the model and `inputs` that returns a list of texts, one for each, such as
+            `lambda model, inputs: kt.generate(model, inputs, max_new_tokens=40, tokenizer=tokenizer)`.
+        score: function of the texts and `references` that returns a number, or a dict of them by name; None for none.
+        name: of the score in the logs, behind `val_`, if it is a single number.
+        num_shown: how many texts are printed, with input and reference; the same ones in every epoch.
+        every: number of epochs from one time to the next.
+
+    Attributes:
+        texts: what came out last.
+
+    Raises:
+        ValueError: there is no input, or the references, or what `generate` returns, are not as many.
+
+    Example:
+
+    ```python
+    bleu = lambda texts, references: sacrebleu.corpus_bleu(texts, [references]).score
+    write = lambda model, inputs: kt.generate(model, inputs, max_new_tokens=40, tokenizer=tokenizer)
+    sample = SampleTexts(valid.sources[:50], valid.targets[:50], write, bleu, name="bleu")
+    history = model.fit(data, epochs=10, callbacks=[sample])
+    history.history["val_bleu"]
+    ```
+    """
+
+    def __init__(self, inputs, references, generate, score=None, name="score", num_shown=3, every=1):
+        super().__init__()
+        self.inputs, self.references = list(inputs), None if references is None else list(references)
+        if not self.inputs or (self.references is not None and len(self.references) != len(self.inputs)):
+            count = None if self.references is None else len(self.references)
+            raise ValueError(
+                "`inputs` must hold one at least, and `references` as many. "
+                f"Received: {len(self.inputs)} inputs and {count} references"
+            )
+        check_count(0, num_shown=num_shown)
+        check_size(every=every)
+        self.generate, self.score, self.name = generate, score, name
+        self.num_shown, self.every, self.texts = num_shown, every, None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (epoch + 1) % self.every:
+            return
+        weights.bring_back(self.model)
+        self.texts = list(self.generate(self.model, self.inputs))
+        if len(self.texts) != len(self.inputs):
+            raise ValueError(
+                "`generate` must return a text for each of `inputs`. "
+                f"Received: {len(self.texts)} texts for {len(self.inputs)} inputs"
+            )
+        found = {} if self.score is None else self.score(self.texts, self.references)
+        found = found if isinstance(found, dict) else {self.name: found}
+        scores = {f"val_{name}": float(value) for name, value in found.items()}
+        if logs is not None:
+            logs.update(scores)
+        print(f"\nepoch {epoch + 1}:", ", ".join(f"{name} {value:.4g}" for name, value in scores.items()))
+        for i in range(min(self.num_shown, len(self.inputs))):
+            print(f"  input      {self.inputs[i]}\n  text       {self.texts[i]}")
+            if self.references is not None:
+                print(f"  reference  {self.references[i]}")

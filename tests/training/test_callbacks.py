@@ -1,4 +1,6 @@
-"""`Budget` ends `fit` when it says and sets the rate that it says; `StopOnInterrupt` ends it in good order."""
+"""`Budget` ends `fit` when it says and sets the rate that it says; `StopOnInterrupt` ends it in good order;
+`SampleTexts` shows what the model writes by then.
+"""
 
 import signal
 import types
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.training import callbacks
-from keras_transformer.training.callbacks import Budget, StopOnInterrupt
+from keras_transformer.training.callbacks import Budget, SampleTexts, StopOnInterrupt
 
 X = np.ones((4, 1), "float32")
 
@@ -157,3 +159,38 @@ def test_a_fit_that_ends_by_an_error_does_not_keep_ctrl_c(capsys):
         fit(falling_model(), stop, at_batch_end(press_and_fail))
     fit(falling_model(), stop, epochs=1)
     assert not stop.interrupted and signal.getsignal(signal.SIGINT) is before
+
+
+def test_texts_are_written_with_the_weights_of_the_epoch(capsys):
+    """Each of the 4 updates of an epoch takes 1 off the weight."""
+    sample = SampleTexts(
+        ["a", "b"],
+        ["c", "d"],
+        lambda model, inputs: [f"{text}{weight(model):.0f}" for text in inputs],
+        lambda texts, references: len({*texts, *references}),
+        num_shown=1,
+    )
+    history = fit(falling_model(), sample, epochs=2).history
+    assert history["val_score"] == [4.0, 4.0] and sample.texts == ["a-8", "b-8"]
+    epochs = [f"\nepoch {i}: val_score 4\n  input      a\n  text       a-{4 * i}\n  reference  c\n" for i in (1, 2)]
+    assert capsys.readouterr().out == "".join(epochs)
+
+
+def test_texts_of_some_epochs_with_several_scores_or_none(capsys):
+    options = {"num_shown": 0, "every": 2}
+    many = SampleTexts(["a"], None, lambda *_: ["x"], lambda *_: {"one": 1, "two": 2.5}, **options)
+    none = SampleTexts(["b"], None, lambda *_: ["y"], every=3)
+    history = fit(falling_model(), many, none, epochs=5).history
+    assert history["val_one"] == [1.0, 1.0] and history["val_two"] == [2.5, 2.5] and "val_score" not in history
+    printed = capsys.readouterr().out
+    assert printed.count("val_one 1, val_two 2.5\n") == 2 and printed.count("  input      b\n  text       y\n") == 1
+
+
+def test_texts_that_do_not_fit_are_refused():
+    for inputs, references in (([], None), ([], []), (["a"], [])):
+        with pytest.raises(ValueError, match="`inputs` must hold one at least, and `references` as many"):
+            SampleTexts(inputs, references, list)
+    with pytest.raises(ValueError, match="`every` must be a positive integer"):
+        SampleTexts(["a"], None, list, every=0)
+    with pytest.raises(ValueError, match="a text for each of `inputs`. Received: 2 texts for 1 inputs"):
+        fit(falling_model(), SampleTexts(["a"], None, lambda *_: ["x", "y"]), epochs=1)

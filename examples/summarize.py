@@ -1,0 +1,139 @@
+"""Train a BART or T5 to shorten texts: first by restoring damaged text of the same kind, then on pairs.
+
+    python examples/summarize.py                            # docstrings of installed packages: body -> first line
+    python examples/summarize.py --tsv train.tsv --valid valid.tsv --test test.tsv --minutes 10 --model t5
+    python examples/summarize.py --tsv all.tsv --columns 0 2     # columns of the long and the short text, from 0
+    python examples/summarize.py --tfds xsum
+    python examples/summarize.py --saved outputs/summarizer.keras --summarize "A long text. It says a lot."
+
+ROUGE stands beside that of the lead, the first words of the text. Ctrl-C ends the training early, once each part.
+Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+"""
+
+import shlex
+import sys
+
+import tasks
+
+SIZES = {"vocabulary_size": 4000, "layers": 2, "heads": 4, "hidden_dim": 128, "max_tokens": 192, "batch_tokens": 2048}
+SIZES |= {"buckets": 4, "beams": 4, "max_new_tokens": 32, "limit": 12_000}
+SPECIAL = ("pad_token_id", "start_token_id", "stop_token_id")
+SPANS = 40  # sentinels of T5's span corruption
+
+
+def parse_arguments(argv=None):
+    parser = tasks.options(__doc__, minutes=5.0, **SIZES, dropout=0.1, learning_rate=2e-3, pretrain=0.4)
+    parser.add_argument("--model", choices=("bart", "t5"), default="bart", help="what to train; default: bart")
+    parser.add_argument("--summarize", metavar="TEXT", nargs="+", help="shorten these with --saved, and leave")
+    args = tasks.parse_with_pairs(parser, argv)
+    if args.summarize and not args.saved:
+        parser.error("--summarize needs --saved")
+    return args
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    tasks.choose_backend(arguments)
+
+import keras
+import numpy as np
+from rouge_score.rouge_scorer import RougeScorer
+
+import keras_transformer as kt
+from docstrings import find_docstrings
+
+
+def build(tokenizer, args):
+    sizes = {"vocabulary_size": tokenizer.vocabulary_size, "num_layers": args.layers, "num_heads": args.heads}
+    sizes |= {"hidden_dim": args.hidden_dim, "intermediate_dim": 4 * args.hidden_dim, "dropout": args.dropout}
+    sizes |= {name: getattr(tokenizer, name) for name in SPECIAL}
+    if args.model == "t5":
+        return kt.models.t5(None, **sizes, key_dim=args.hidden_dim // args.heads, gated=True)
+    room = 4 * args.max_tokens  # of an untrained model a text can have more tokens than it was written with
+    return kt.models.bart(None, **sizes, max_sequence_length=room, norm_placement="pre")
+
+
+def damaged(texts, tokenizer, args):
+    """Batches to pretrain on: the texts in one stream, cut into rows, and damaged as the family's authors do it."""
+    row, ids = args.max_tokens // 3, [token_id for text in tokenizer.encode(texts) for token_id in text]
+    rows = [ids[i : i + row] for i in range(0, len(ids), row)]
+    extra, special = tokenizer.extra_token_ids, {name: getattr(tokenizer, name) for name in SPECIAL}
+    if args.model == "t5":
+        objective = kt.objectives.SpanCorruption(extra, **special, seed=args.seed)
+    else:
+        objective = kt.objectives.Denoising(extra[0], **special, seed=args.seed)
+    length = {"encoder_token_ids": 2 * row, "decoder_token_ids": 2 * row}
+    return kt.objectives.Batches(rows, objective, max(1, args.batch_tokens // (2 * row)), length)
+
+
+def encode(texts, tokenizer, args):
+    """Ids of the long texts, at most `--max-tokens` of each; it is said how often that is too few."""
+    ids = tokenizer.encode(texts)
+    if too_long := sum(len(row) > args.max_tokens for row in ids):
+        print(f"{too_long:,} of {len(ids):,} texts have more than {args.max_tokens} tokens: their ends are not read")
+    return [row[: args.max_tokens] for row in ids]
+
+
+def train(train_pairs, valid_pairs, path, args):
+    texts = train_pairs.sources + train_pairs.targets
+    tokenizer = kt.data.train_tokenizer(texts, args.vocabulary_size, extra_tokens=SPANS)
+    model = build(tokenizer, args)
+    print("\nrestoring damaged texts")
+    data = [damaged(pairs.sources, tokenizer, args) for pairs in (train_pairs, valid_pairs)]
+    tasks.fit(model, *data, args, args.learning_rate, share=args.pretrain)
+
+    def pairs_of(pairs, buckets):
+        sides = encode(pairs.sources, tokenizer, args), tokenizer.encode(pairs.targets)
+        limits = {"max_length": (args.max_tokens, args.max_new_tokens), "overlong": "truncate"}
+        data = kt.data.BucketedPairs(*sides, batch_tokens=args.batch_tokens, buckets=buckets, **limits)
+        print(f"{data.summary()}; {data.num_truncated:,} short texts have {args.max_new_tokens} tokens or more: cut")
+        return data
+
+    print("\nshortening texts")
+    best = keras.callbacks.EarlyStopping("val_perplexity", mode="min", patience=5, restore_best_weights=True)
+    data = pairs_of(train_pairs, args.buckets)
+    valid = pairs_of(valid_pairs, [shape[1:] for shape in data.shapes])  # no further shapes to compile
+    history = tasks.fit(model, data, valid, args, args.learning_rate / 2, [best], share=1 - args.pretrain)
+    kt.inspect.plot_history(history, args.output / "summarizer.history.png")
+    kt.data.save_text_model(model, tokenizer, path)
+
+
+def rouge(predictions, references):
+    """Mean F of ROUGE-1, ROUGE-2 and ROUGE-L, times 100."""
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    scores = [scorer.score(reference, text) for reference, text in zip(references, predictions, strict=True)]
+    return "  ".join(f"{100 * np.mean([row[name].fmeasure for row in scores]):.2f}" for name in scores[0])
+
+
+def shorten(model, tokenizer, texts, args):
+    ids = kt.generate(model, encode(texts, tokenizer, args), args.max_new_tokens, num_beams=args.beams)
+    return tokenizer.decode(ids)
+
+
+def main(args):
+    keras.utils.set_random_seed(args.seed)
+    with tasks.one_line_errors():
+        path = args.saved or args.output / "summarizer.keras"
+        if args.summarize:
+            return print(*shorten(*kt.data.load_text_model(path), args.summarize, args), sep="\n")
+        train_pairs, valid_pairs, test_pairs = tasks.read_pairs(args, find_docstrings)
+        args.output.mkdir(parents=True, exist_ok=True)
+        if not args.saved:
+            train(train_pairs, valid_pairs, path, args)
+        model, tokenizer = kt.data.load_text_model(path)  # the file, also just after the training
+        summaries = shorten(model, tokenizer, test_pairs.sources, args)
+    words = round(np.mean([len(text.split()) for text in train_pairs.targets]))
+    leads = [" ".join(text.split()[:words]) for text in test_pairs.sources]
+    print(f"\nROUGE-1, -2, -L of {len(test_pairs):,} texts: {rouge(summaries, test_pairs.targets)}")
+    print(f"of their first {words} words: {rouge(leads, test_pairs.targets)}")
+    for (text, target), summary in list(zip(test_pairs, summaries))[:: -(-len(test_pairs) // 4)]:
+        print(f"\n  text       {text[:100]}\n  summary    {summary}\n  reference  {target}")
+    text, summary = min(zip(test_pairs.sources, summaries), key=lambda pair: len(pair[0]))
+    (text,) = tokenizer.decode(tokenizer.encode(text)[0][: args.max_tokens])  # as much of it as was read
+    picture = args.output / "summarizer.png"
+    kt.inspect.plot_cross_attention(model, tokenizer, text, summary, picture)
+    print(f"\nwritten: {path}, {picture}\nagain:", shlex.join([sys.executable, *sys.argv, "--saved", str(path)]))
+
+
+if __name__ == "__main__":
+    main(arguments)

@@ -1,0 +1,97 @@
+"""What the scripts share: what is held out is held out, and files that cannot be read are named."""
+
+import sys
+import types
+
+import pytest
+
+import tasks
+from docstrings import find_docstrings
+
+
+def test_copies_of_a_row_are_in_one_part():
+    rows = [(f"text {i}", copy) for i in range(40) for copy in range(3)]
+    rows += [("  TEXT   7 ", 3), ("Text 7", 4)]  # planted: the same text to a reader
+    parts = tasks.split(rows, key=lambda row: row[0], valid=0.1, test=0.2)
+    assert sorted(row for part in parts for row in part) == sorted(rows)
+    texts = [{" ".join(text.casefold().split()) for text, _ in part} for part in parts]
+    assert [len(part) for part in texts] == [28, 4, 8] and len(set.union(*texts)) == 40
+
+
+def test_a_split_does_not_depend_on_the_order():
+    rows = [f"text {i}" for i in range(50)]
+    parts = tasks.split(rows, str)
+    assert [sorted(part) for part in tasks.split(rows[::-1], str)] == [sorted(part) for part in parts]
+    assert [len(part) for part in tasks.split(rows[:3], str)] == [1, 1, 1]
+    assert tasks.split([b"a", b"A", b"b"], bytes)  # bytes are taken as they are
+    with pytest.raises(ValueError, match="1 different rows are too few"):
+        tasks.split(["a", " A"], str)
+
+
+def test_a_broken_text_is_named_with_its_line(tmp_path):
+    (tmp_path / "good.txt").write_bytes(b"\xef\xbb\xbfgood\n")
+    (tmp_path / "broken.txt").write_bytes(b"one\ntwo\nthr\xff\n")
+    (tmp_path / "empty.txt").write_text(" \n")
+    assert tasks.read_text(tmp_path / "good.txt") == "good\n"
+    with pytest.raises(ValueError, match=r"broken.txt, line 3: not UTF-8"):
+        tasks.read_text(tmp_path / "broken.txt")
+    with pytest.raises(ValueError, match=r"empty.txt is empty"):
+        tasks.read_text(tmp_path / "empty.txt")
+
+
+def test_of_many_files_the_broken_ones_are_counted_and_named(tmp_path, capsys):
+    for name, data in (("a", b"text"), ("b", b"\xff"), ("c", b""), ("d", b"more")):
+        (tmp_path / name).write_bytes(data)
+    paths = sorted(tmp_path.iterdir())
+    assert tasks.read_all([*paths, tmp_path / "e"]) == [(paths[0], "text"), (paths[3], "more")]
+    printed = capsys.readouterr().out
+    assert printed.startswith("left out: 3 of 5 files; ")
+    assert all(text in printed for text in ("b, line 1: not UTF-8", "c is empty", "No such file"))
+    for files, message in (([], "there is no file to read"), (paths[1:2], "no file could be read")):
+        with pytest.raises(ValueError, match=message):
+            tasks.read_all(files)
+
+
+def test_rows_of_a_data_set(monkeypatch):
+    rows = [{"text": b"one", "label": 1}, {"text": b"two", "label": 0}]
+    asked = []
+    fake = types.SimpleNamespace(load=lambda name, split: asked.append((name, split)) or rows, as_numpy=iter)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
+    assert list(tasks.tfds_rows("reviews", "label", "text", limit=9)) == [(1, b"one"), (0, b"two")]
+    assert list(tasks.tfds_rows("reviews", "text")) == [(b"one",), (b"two",)]
+    assert asked == [("reviews", "train[:9]"), ("reviews", "train")]
+    with pytest.raises(ValueError, match="'reviews' has no feature 'image'. It has:.*label.*text"):
+        list(tasks.tfds_rows("reviews", "image"))
+    fake.load = None
+    with pytest.raises(ValueError, match="'reviews' could not be loaded: TypeError"):
+        list(tasks.tfds_rows("reviews", "text"))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match=r"keras-transformer-kit\[datasets\]"):
+        list(tasks.tfds_rows("reviews", "text"))
+
+
+def test_the_backend_is_chosen_by_the_environment(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    for options, expected in (([], "jax"), (["--backend", "torch"], "torch")):
+        tasks.choose_backend(tasks.options("", minutes=1.0).parse_args(options))
+        assert tasks.os.environ["KERAS_BACKEND"] == expected
+
+
+def test_bad_input_ends_with_one_line():
+    for error in (ValueError("why"), ImportError("why"), OSError("why")):
+        with pytest.raises(SystemExit) as stopped, tasks.one_line_errors():
+            raise error
+        assert stopped.value.code == "error: why"
+
+
+def test_the_standard_library_is_there():
+    files = tasks.python_files()
+    assert {"argparse.py", "decoder.py"} <= {path.name for path in files}
+    assert not any({"site-packages", "test"} & set(path.parts) for path in files)
+
+
+def test_docstrings_are_a_body_and_a_line():
+    pairs = find_docstrings(50)
+    assert len(set(pairs)) == 50
+    for body, line in pairs:
+        assert len(body.split()) >= 12 and 3 <= len(line.split()) <= 20 and line not in ("", body)
