@@ -6,6 +6,7 @@ Keras is imported inside the functions, because `--backend` has to be read first
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -42,7 +43,11 @@ def parse_with_pairs(parser, argv):
 
 def choose_backend(args):
     """Before Keras is imported, which reads it then."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's remarks would stand among the results
     if args.backend:
+        if importlib.util.find_spec(args.backend) is None:
+            extra = f'pip install "keras-transformer-kit[{args.backend}]"'
+            sys.exit(f"error: --backend {args.backend} is not installed here: {extra}")
         os.environ["KERAS_BACKEND"] = args.backend
 
 

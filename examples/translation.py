@@ -12,13 +12,12 @@ Ctrl-C ends the training early and keeps what was learnt. Needs `pip install "ke
 """
 
 import argparse
-import contextlib
 import math
-import os
 import shlex
 import sys
 from pathlib import Path
 
+import tasks
 from families import FAMILIES, build
 
 DEFAULTS = {  # option: (for the phrases, for other text)
@@ -55,7 +54,8 @@ def parse_arguments(argv=None):
     parser.add_argument("--backend", choices=("tensorflow", "jax", "torch"), help="default: as Keras is set up")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches, not of what is held out")
     for name, values in (BUDGET | DEFAULTS).items():
-        help = "default: {} for the phrases, {} for other text".format(*values)
+        help = "default: {} for the phrases, {} for other text".format(*(value or "no limit" for value in values))
+        help += "; one of epochs and minutes lifts the limit of the other" if name in BUDGET else ""
         parser.add_argument("--" + name.replace("_", "-"), type=type(values[0]), metavar="N", help=help)
     args = parser.parse_args(argv)
     if (args.valid or args.test) and not (args.tsv or args.evaluate):
@@ -71,22 +71,12 @@ def parse_arguments(argv=None):
 
 if __name__ == "__main__":
     arguments = parse_arguments()
-    if arguments.backend:
-        os.environ["KERAS_BACKEND"] = arguments.backend  # read when keras is imported
+    tasks.choose_backend(arguments)
 
 import keras
 from sacrebleu import BLEU, CHRF
 
 import keras_transformer as kt
-
-
-@contextlib.contextmanager
-def one_line_errors():
-    """Input that cannot be used ends the program with one line instead of a traceback."""
-    try:
-        yield
-    except (ValueError, ImportError, OSError, OverflowError) as error:
-        sys.exit(f"error: {error}")
 
 
 def read_texts(args):
@@ -140,7 +130,7 @@ def score(model, tokenizer, pairs, language, args):
 
 
 def train(args):
-    with one_line_errors():
+    with tasks.one_line_errors():
         train, valid, test, language = read_texts(args)
         print(*(part.summary() for part in (train, valid, test)), sep="\n")
         tokenizer = kt.data.train_tokenizer(train.sources + train.targets, args.vocabulary_size)
@@ -150,14 +140,17 @@ def train(args):
         budget = kt.training.Budget(args.learning_rate, args.warmup_steps, steps, args.minutes and args.minutes * 60)
         args.output.mkdir(parents=True, exist_ok=True)
     print(f"in batches: {train_batches.summary()}; {tokenizer.vocabulary_size:,} pieces")
-    print(f"{args.model}: {model.count_params():,} parameters, on {keras.backend.backend()}\n", flush=True)
+    print(f"{args.model}: {model.count_params():,} parameters, on {keras.backend.backend()}")
+    limits = [f"{args.epochs:g} epochs"] * bool(args.epochs) + [f"{args.minutes:g} minutes"] * bool(args.minutes)
+    print(f"training for {' or '.join(limits)}, whichever end first", flush=True)
     until = {"epochs": math.ceil(args.epochs or 1000), "callbacks": [budget, kt.training.StopOnInterrupt()]}
     verbose = 1 if sys.stdout.isatty() else 2
     history = model.fit(train_batches, validation_data=valid_batches, verbose=verbose, **until)
     path = args.output / "translator.keras"
     kt.data.save_text_model(model, tokenizer, path)
     tokens = train_batches.num_real_tokens * budget.step / len(train_batches)
-    print(f"{budget.step:,} batches, {tokens / budget.seconds_in_batches:,.0f} tokens/s (padding not counted)")
+    of_all = f" of {steps:,}" if steps else ""
+    print(f"{budget.step:,}{of_all} batches, {tokens / budget.seconds_in_batches:,.0f} tokens/s (padding not counted)")
     translations = score(model, tokenizer, test, language, args)
     samples = list(zip(test.sources, translations, test.targets))[:: math.ceil(len(test) / 5)]
     for sample in samples:
@@ -177,7 +170,7 @@ def main(args):
     keras.utils.set_random_seed(args.seed)
     if not (args.translate or args.evaluate):
         return train(args)
-    with one_line_errors():
+    with tasks.one_line_errors():
         model, tokenizer = kt.data.load_text_model(args.evaluate or args.saved)
         if len(model.inputs) != 2:
             raise ValueError(f"{args.evaluate or args.saved} is no translator: {len(model.inputs)} input instead of 2")

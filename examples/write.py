@@ -4,14 +4,16 @@
     echo "Once upon" | python examples/write.py MODEL.keras --stop-string "The end"
     python examples/write.py MODEL.keras "Once upon" --train TEXT.txt --minutes 5    # makes the model first
 
-Beside MODEL.keras lies MODEL.tokenizer.json, as `kt.data.save_text_model` writes them. Ctrl-C ends the text, or the
-training, which then keeps what was learnt. Needs `pip install "keras-transformer-kit[text]"` and a backend.
+Tokens are the most probable ones, or drawn if a temperature, top-k or top-p is given. Beside MODEL.keras lies
+MODEL.tokenizer.json, as `kt.data.save_text_model` writes them. Ctrl-C ends the text, or the training, which then keeps
+what was learnt. Needs `pip install "keras-transformer-kit[text]"` and a backend.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
+
+import tasks
 
 LENGTH, BATCH_SIZE, LEARNING_RATE = 256, 8, 2e-3
 
@@ -21,7 +23,7 @@ def parse_arguments(argv=None):
     parser.add_argument("model", metavar="MODEL.keras", type=Path)
     parser.add_argument("text", nargs="?", help="how the text begins (default: standard input)")
     parser.add_argument("--max-new-tokens", type=int, default=200, metavar="N", help="default: 200")
-    parser.add_argument("--temperature", type=float, metavar="X", help="below 1 safer, above 1 wilder")
+    parser.add_argument("--temperature", type=float, metavar="X", help="draw: below 1 safer, above 1 wilder")
     parser.add_argument("--top-k", type=int, metavar="N", help="draw from the N most probable tokens only")
     parser.add_argument("--top-p", type=float, metavar="X", help="draw from the most probable ones up to this mass")
     parser.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1 repeats less")
@@ -36,8 +38,7 @@ def parse_arguments(argv=None):
 
 if __name__ == "__main__":
     arguments = parse_arguments()
-    if arguments.backend:
-        os.environ["KERAS_BACKEND"] = arguments.backend  # read when keras is imported
+    tasks.choose_backend(arguments)
 
 import keras
 import numpy as np
@@ -71,10 +72,14 @@ def train(args):
     print(f"{len(token_ids):,} tokens, {tokenizer.vocabulary_size:,} different; {model.count_params():,} parameters")
     args.model.parent.mkdir(parents=True, exist_ok=True)
     model.compile(keras.optimizers.Adam(LEARNING_RATE), kt.training.MaskedCrossentropy())
-    until = [kt.training.Budget(LEARNING_RATE, 50, seconds=60 * args.minutes), kt.training.StopOnInterrupt()]
+    budget = kt.training.Budget(LEARNING_RATE, 50, seconds=60 * args.minutes)
+    until = [budget, kt.training.StopOnInterrupt()]
     x, y = (np.tile(part, (repeats, 1)) for part in (x, y))
     model.fit(x, y, batch_size=BATCH_SIZE, epochs=10_000, callbacks=until, verbose=2)
     kt.data.save_text_model(model, tokenizer, args.model)
+    print(f"{budget.step:,} batches in {args.minutes:g} minutes, compiling included")
+    if budget.step < 300:
+        print("too few to learn much: give more --minutes")
 
 
 def write(args):

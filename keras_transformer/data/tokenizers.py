@@ -176,8 +176,10 @@ def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=
     smallest = len(special) + (256 if level == "subword" else 1)
     if not isinstance(vocabulary_size, numbers.Integral) or vocabulary_size < smallest:
         raise ValueError(
-            f"`vocabulary_size` must be an int of at least {smallest} at the level {level!r}. "
-            f"Received: vocabulary_size={vocabulary_size!r}"
+            f"`vocabulary_size` must be an int of at least {smallest} at the level {level!r}: {len(special)} tokens "
+            "that are no text, and "
+            + ('the 256 bytes (level="character" needs none of them). ' if level == "subword" else "one character. ")
+            + f"Received: vocabulary_size={vocabulary_size!r}"
         )
     texts = _check_texts([texts] if isinstance(texts, str) else texts)
     if not any(texts):
