@@ -18,7 +18,7 @@ from pathlib import Path
 import tasks
 
 SIZES = {"vocabulary_size": 1500, "layers": 2, "heads": 4, "hidden_dim": 128, "max_tokens": 64, "batch_size": 32}
-SIZES |= {"limit": 20_000, "dropout": 0.2, "learning_rate": 1e-3, "temperature": 0.7}
+SIZES |= {"limit": 20_000, "dropout": 0.2, "learning_rate": 3e-3, "temperature": 0.7}
 
 
 def parse_arguments(argv=None):
@@ -89,7 +89,8 @@ def build(tokenizer, args):
     size = tokenizer.vocabulary_size
     if args.model == "transformer":
         return kt.models.transformer(size, size, **sizes, share_embeddings="all", norm_placement="pre")
-    return kt.models.gpt(None, size, max_sequence_length=2 * args.max_tokens + 2, **sizes)
+    small = keras.initializers.RandomNormal(stddev=0.02)  # larger kernels would drown the tokens for a long time
+    return kt.models.gpt(None, size, max_sequence_length=2 * args.max_tokens + 2, kernel_initializer=small, **sizes)
 
 
 def unigram_perplexity(known, new, tokenizer, length):
@@ -111,10 +112,9 @@ def answer(model, tokenizer, texts, args, seed=0):
 
 
 def talk(model, tokenizer, args):
-    turn = 0
     while text := input("you: ").strip():
-        print("it: ", *answer(model, tokenizer, [text], args, args.seed + turn))
-        turn += 1
+        print("it: ", *answer(model, tokenizer, [text], args, args.seed))
+        args.seed += 1  # another answer another time
 
 
 def main(args):
