@@ -141,8 +141,8 @@ def train(args):
         args.output.mkdir(parents=True, exist_ok=True)
     print(f"in batches: {train_batches.summary()}; {tokenizer.vocabulary_size:,} pieces")
     print(f"{args.model}: {model.count_params():,} parameters, on {keras.backend.backend()}")
-    limits = [f"{args.epochs:g} epochs"] * bool(args.epochs) + [f"{args.minutes:g} minutes"] * bool(args.minutes)
-    print(f"training for {' or '.join(limits)}, whichever end first", flush=True)
+    limits = [f"{limit:g} {name}" for name, limit in (("epochs", args.epochs), ("minutes", args.minutes)) if limit]
+    print(f"training ends after {' or '.join(limits)}, or at Ctrl-C\n", flush=True)
     until = {"epochs": math.ceil(args.epochs or 1000), "callbacks": [budget, kt.training.StopOnInterrupt()]}
     verbose = 1 if sys.stdout.isatty() else 2
     history = model.fit(train_batches, validation_data=valid_batches, verbose=verbose, **until)
