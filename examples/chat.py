@@ -89,8 +89,7 @@ def build(tokenizer, args):
     size = tokenizer.vocabulary_size
     if args.model == "transformer":
         return kt.models.transformer(size, size, **sizes, share_embeddings="all", norm_placement="pre")
-    small = keras.initializers.RandomNormal(stddev=0.02)  # larger kernels would drown the tokens for a long time
-    return kt.models.gpt(None, size, max_sequence_length=2 * args.max_tokens + 2, kernel_initializer=small, **sizes)
+    return kt.models.gpt(None, size, max_sequence_length=2 * args.max_tokens + 2, **sizes)
 
 
 def unigram_perplexity(known, new, tokenizer, length):

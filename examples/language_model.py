@@ -83,8 +83,6 @@ def encode(texts, tokenizer):
 def build(tokenizer, args):
     sizes = {"num_layers": args.layers, "num_heads": args.heads, "hidden_dim": args.hidden_dim, "dropout": 0.0}
     sizes |= {"vocabulary_size": tokenizer.vocabulary_size, "stop_token_id": tokenizer.stop_token_id}
-    # As small as the tables of tokens: with larger kernels the blocks drown the tokens, and learning starts late.
-    sizes |= {"kernel_initializer": keras.initializers.RandomNormal(stddev=0.02)}
     if args.model == "llama":
         return kt.models.llama(None, **sizes, intermediate_dim=args.hidden_dim * 8 // 3, tie_embeddings=True)
     return kt.models.gpt(None, **sizes, intermediate_dim=args.hidden_dim * 4, max_sequence_length=args.length)

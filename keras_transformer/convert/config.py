@@ -14,6 +14,8 @@ class Field(NamedTuple):
         power, times: ours is theirs to this power, times this number.
         unless: a key in whose presence the field says nothing.
         counted: whether what counts is how many entries their value has.
+        filled: `(entry, key, types)`: where their value is a dict of one of the `rope_type`s without the entry, that
+            is what stands at the key.
     """
 
     theirs: str | None
@@ -24,6 +26,7 @@ class Field(NamedTuple):
     times: float = 1
     unless: str | None = None
     counted: bool = False
+    filled: tuple | None = None
 
 
 def same(**names):
@@ -52,6 +55,10 @@ def builder_arguments(config, fields):
             continue
         value = _entry(config, field.theirs, field.default)
         value = len(value) if field.counted else value
+        if field.filled is not None and isinstance(value, dict):
+            entry, key, types = field.filled
+            if entry not in value and value.get("rope_type", value.get("type")) in types and key in config:
+                value = {**value, entry: config[key]}
         if field.values is not None:
             if isinstance(value, (list, dict)) or value not in field.values:
                 known = ", ".join(map(repr, field.values))

@@ -1,7 +1,7 @@
 """Gemma 2 and the text part of Gemma 3."""
 
 from keras_transformer.convert.config import Field, always, same
-from keras_transformer.convert.llama import AROUND, ATTENTION_AND_FEED_FORWARD, SIZES
+from keras_transformer.convert.llama import AROUND, ATTENTION_AND_FEED_FORWARD, LENGTH, SIZES
 from keras_transformer.convert.table import rms_norm, under
 
 MODEL_TYPES = ("gemma2", "gemma3_text")
@@ -31,11 +31,11 @@ FIELDS = [
         layer_types="layer_types",
         rope_theta="rotary_base",
         rope_local_base_freq="local_rotary_base",
-        rope_scaling="rotary_scaling",
     ),
-    Field("rope_parameters", "rotary_scaling", unless="rope_parameters.full_attention"),
+    Field("rope_scaling", "rotary_scaling", filled=LENGTH),
+    Field("rope_parameters", "rotary_scaling", unless="rope_parameters.full_attention", filled=LENGTH),
     Field("rope_parameters.rope_theta", "rotary_base"),
-    Field("rope_parameters.full_attention", "rotary_scaling"),
+    Field("rope_parameters.full_attention", "rotary_scaling", filled=LENGTH),
     Field("rope_parameters.full_attention.rope_theta", "rotary_base"),
     Field("rope_parameters.sliding_attention.rope_theta", "local_rotary_base"),
     Field("rope_parameters.sliding_attention.rope_type", None, {"default": None}, "default"),

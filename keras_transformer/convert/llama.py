@@ -6,6 +6,9 @@ from keras_transformer.convert.table import FROM_HEADS, LINEAR, TABLE, Row, dens
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 PREFIX = "model."
 
+# Scaled for texts that are longer than this.
+LENGTH = ("original_max_position_embeddings", "max_position_embeddings", ("dynamic", "yarn"))
+
 SIZES = [
     *same(
         vocab_size="vocabulary_size",
@@ -28,10 +31,10 @@ FIELDS = [
         tie_word_embeddings="tie_embeddings",
         sliding_window="sliding_window",
         rope_theta="rotary_base",
-        rope_scaling="rotary_scaling",
-        rope_parameters="rotary_scaling",
         layer_types="layer_types",
     ),
+    Field("rope_scaling", "rotary_scaling", filled=LENGTH),
+    Field("rope_parameters", "rotary_scaling", filled=LENGTH),
     Field("rope_parameters.rope_theta", "rotary_base"),
     Field(
         "model_type", "use_bias", {"qwen2": ("query", "key", "value"), "llama": None, "mistral": None, "qwen3": None}

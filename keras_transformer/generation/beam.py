@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation import coverage
+from keras_transformer.generation.broken import note_broken, refuse_broken
 from keras_transformer.generation.candidates import IMPOSSIBLE, choose
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
@@ -56,6 +57,7 @@ class BeamLoop(LoopBase):
             logits, state = self._read(batch, length=length, spare=0)
         loop = self._first(once_read(batch), logits, attention, is_open, told, length=length, room=room, **static)
         loop["state"] = self._repeated(state, request.beams.num_beams)
+        refuse_broken(loop)
         used = self._slots_taken(rows, request.before)
         remaining = request.max_new_tokens - 1
         while remaining > 0 and ops.convert_to_numpy(loop["is_open"]).any():
@@ -67,6 +69,7 @@ class BeamLoop(LoopBase):
                 told |= constraint.after(loop["text"], _open_rows(loop))
                 limit = 1
             loop, count = self._chunk(loop, told, ops.convert_to_tensor(np.int32(limit)), **static)
+            refuse_broken(loop)
             count = int(ops.convert_to_numpy(count))
             used, remaining = used + count, remaining - count
         return _results(loop["finished"], len(rows), request)
@@ -110,7 +113,9 @@ class BeamLoop(LoopBase):
 
     def _advance(self, loop, logits, told, rule, beams):
         """One more token for every beam."""
-        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+        logits = ops.cast(logits, "float32")
+        loop = note_broken(loop, logits, repeat_rows(loop["is_open"], loop["running"]["sums"].shape[1]))
+        log_probs = ops.log_softmax(logits, axis=-1)
         if rule.reads_text:
             log_probs = rule.process(log_probs, Text(**loop["text"]), told, told["stop"])
         running, num_new = loop["running"], loop["num_new"] + 1

@@ -10,6 +10,7 @@ shapes. All that changes from call to call (limits, stop ids, weights) is an arg
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.broken import note_broken, refuse_broken
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.loop_base import LoopBase, as_tensor, once_read, repeat_all
@@ -48,6 +49,7 @@ class Loop(LoopBase):
         done = np.arange(batch_size) >= len(rows)  # rows that only fill up the batch
         static = {"rule": request.rule, "repeats": request.repeats}
         loop, first = self._start(batch, as_tensor(done), told, noise.draw(1, 1), length=length, **static)
+        refuse_broken(loop)
         used = self._slots_taken(rows, request.before) + self.tokens_fed_at_start
         yield _as_numpy(first, 1, num_results)
         remaining, chunk = request.max_new_tokens - 1, 1 if grows else largest_chunk
@@ -62,6 +64,7 @@ class Loop(LoopBase):
             loop, written, count = self._chunk(
                 loop, told, as_tensor(np.int32(limit)), noise.draw(limit, length), size=length, rule=request.rule
             )
+            refuse_broken(loop)
             count = int(ops.convert_to_numpy(count))
             yield _as_numpy(written, count, num_results)
             used, remaining = used + count, remaining - count
@@ -103,6 +106,7 @@ class Loop(LoopBase):
     @staticmethod
     def _tell(loop, token, logits, allowed, told, rule):
         """The loop with the token chosen from the allowed ones, and what is told of it."""
+        loop = note_broken(loop, logits, ops.logical_not(loop["done"]))
         written = {"tokens": token}
         done = ops.logical_or(loop["done"], is_stop(token, told["stop"]))
         if rule.reads_text:  # only then can all be banned

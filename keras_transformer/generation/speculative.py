@@ -14,6 +14,7 @@ Source: Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation.broken import note_broken, refuse_broken
 from keras_transformer.generation.loop import Loop, Noise, is_stop
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket
@@ -65,6 +66,7 @@ class SpeculativeLoop(Loop):
             return used + num_drafts + 1 > length < room(2 * length)
 
         while True:
+            refuse_broken(loop)
             yield _as_rows(written, count, num_results)
             if ops.convert_to_numpy(loop["done"]).all():
                 return
@@ -124,6 +126,7 @@ class SpeculativeLoop(Loop):
 
         self.drafter.check_vocabulary(logits.shape[-1])
         logits = ops.cast(logits, "float32")
+        loop = note_broken(loop, logits[:, 0], ops.logical_not(loop["done"]))
         allowed = self._allowed(loop, logits, drafts, told, rule)
         if rule.sampler == "sample":
             flat = ops.reshape(allowed, (-1, allowed.shape[-1]))

@@ -65,6 +65,7 @@ class AttentionAxes:
         """A mask that broadcasts to the scores (batch axes, N, query axes, key axes) -> (B', N or 1, T', S')."""
         if mask is None:
             return None
+        mask = ops.convert_to_tensor(mask)
         num_attending = len(self.axes)
         full_rank = len(self.batch_axes) + 1 + 2 * num_attending
         if not 2 * num_attending <= len(mask.shape) <= full_rank:
@@ -78,10 +79,10 @@ class AttentionAxes:
             at = -2 * num_attending - 1
             mask = mask[None] if len(mask.shape) == 2 * num_attending else ops.expand_dims(mask, at)
         query_shape, key_shape = (self._attending(ops.shape(x)) for x in (query, key))
-        self._check_lengths(mask, query_shape + key_shape)
+        batch = tuple(ops.shape(query)[axis] for axis in self.batch_axes)
+        self._check_mask(mask, (*batch, query.shape[-2], *query_shape, *key_shape))
         if self.is_plain:
             return mask
-        batch = [ops.shape(query)[axis] for axis in self.batch_axes]
         heads = mask.shape[len(self.batch_axes)]
         mask = ops.broadcast_to(mask, (*batch, heads, *query_shape, *key_shape))
         return ops.reshape(mask, (-1, heads, math.prod(query_shape), math.prod(key_shape)))
@@ -89,12 +90,12 @@ class AttentionAxes:
     def _attending(self, shape):
         return tuple(shape[axis] for axis in self.axes)
 
-    def _check_lengths(self, mask, lengths):
-        for given, length in zip(mask.shape[-len(lengths) :], lengths, strict=True):
-            if isinstance(given, int) and isinstance(length, int) and given not in (1, length):
+    def _check_mask(self, mask, shape):
+        for given, size in zip(mask.shape, shape, strict=True):
+            if isinstance(given, int) and isinstance(size, int) and given not in (1, size):
                 raise ValueError(
-                    f"`attention_mask` must end in the query and key lengths {lengths}. "
-                    f"Received: attention_mask.shape={tuple(mask.shape)}"
+                    f"`attention_mask` must fit the scores, {shape}: batch, heads, query and key lengths. "
+                    f"Received: attention_mask.shape={tuple(mask.shape)}, missing dimensions filled in"
                 )
 
     def unfolder(self, query, key):

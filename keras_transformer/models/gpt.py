@@ -80,6 +80,8 @@ def gpt(
     x = embedding(layers.ModelCard(config, name="model_card")(token_ids))
     num_layers = sizes.pop("num_layers")
     options = {**sizes, "dropout": dropout, "norm_placement": "pre", "activation": activation}
+    # As published; with larger kernels the blocks drown the tokens at first, whose table is as small.
+    options |= {"kernel_initializer": keras.initializers.RandomNormal(stddev=0.02)}
     options |= {"norm_epsilon": norm_epsilon, "dtype": dtype, **block_options}
     for i in range(num_layers):
         x = layers.DecoderBlock(**for_block(options, f"decoder_block_{i}", seed))(x)

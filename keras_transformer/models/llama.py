@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer import layers
 from keras_transformer.arguments import check_size
-from keras_transformer.layers.common import check_choice, check_token_ids, derived_seed, head_dim
+from keras_transformer.layers.common import check_choice, check_token_ids, clone_initializer, derived_seed, head_dim
 from keras_transformer.models.common import final_norm, for_block
 from keras_transformer.models.sizes import sizes_of
 
@@ -74,6 +74,7 @@ def llama(
     for kind in config["layer_types"] or [None]:
         check_choice(LAYER_TYPES, layer_types=kind)
 
+    initializer = keras.initializers.RandomNormal(stddev=0.02)
     token_ids = keras.Input((None,), dtype="int32", name="token_ids")
     embedding = layers.PositionalEmbedding(
         vocabulary_size,
@@ -82,7 +83,7 @@ def llama(
         scale=config["embedding_scale"] or None,
         dropout=dropout,
         pad_token_id=pad_token_id,
-        embeddings_initializer=keras.initializers.RandomNormal(stddev=0.02),
+        embeddings_initializer=clone_initializer(initializer, "embedding"),
         seed=derived_seed(seed, "embedding"),
         dtype=dtype,
         name="embedding",
@@ -90,14 +91,15 @@ def llama(
     x = embedding(layers.ModelCard({"family": "llama", **config, **ids}, name="model_card")(token_ids))
     norm = layers.RMSNorm(config["norm_epsilon"], config["zero_centered"], dtype=dtype)
     block = {"norm": norm, "norm_placement": config["norm_placement"], "norm_epsilon": config["norm_epsilon"]}
-    block |= {"dropout": dropout, "dtype": dtype, **options}
+    block |= {"dropout": dropout, "dtype": dtype, "kernel_initializer": initializer, **options}
     for i in range(num_layers):
         x = _block(config, i, for_block(block, f"decoder_block_{i}", seed))(x)
     x = final_norm(x, block, "decoder_norm")
     if config["tie_embeddings"]:
         x = embedding(x, reverse=True)
     else:
-        x = keras.layers.Dense(vocabulary_size, use_bias=False, dtype="float32", name="logits")(x)
+        head = {"use_bias": False, "kernel_initializer": clone_initializer(initializer, "logits"), "dtype": "float32"}
+        x = keras.layers.Dense(vocabulary_size, **head, name="logits")(x)
     if config["logits_soft_cap"]:
         x = layers.SoftCap(config["logits_soft_cap"], name="soft_cap")(x)
     return keras.Model(token_ids, x, name=name)

@@ -288,6 +288,22 @@ def test_options_go_into_the_config(folder, tmp_path):
     assert not (tmp_path / "untold").exists()
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "yarn"])
+def test_scaled_positions_that_do_not_say_their_length(kind, tmp_path):
+    """Theirs takes the longest text of the config then; this one is longer."""
+    sizes = {**published.SIZES, "max_position_embeddings": 6}
+    rope = {"rope_type": kind, "rope_theta": 500.0, "factor": 4.0}
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, rope_parameters=rope)).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    ids = np.random.default_rng(0).integers(0, published.VOCABULARY_SIZE, (1, 12))
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)).logits.numpy()
+    model = load_pretrained(tmp_path / "theirs")
+    np.testing.assert_allclose(predict(model, ids), expected, atol=1e-4)
+    save_pretrained(model, tmp_path / "ours")
+    assert theirs_in(tmp_path / "ours", type(theirs)).config.rope_parameters == theirs.config.rope_parameters
+
+
 @pytest.mark.parametrize("directory", ["gpt2", None, 3])
 def test_what_is_no_folder(directory):
     with pytest.raises(ValueError, match=f"must be a folder; nothing is downloaded.*{directory}"):

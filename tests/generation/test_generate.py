@@ -527,7 +527,7 @@ class TestBadInput:
         ({"logits_processors": lambda logits, text: logits[:, :3]}, "'<lambda>' must return logits of shape"),
         ({"logits_processors": lambda logits, text: None}, "'<lambda>' must return logits of shape .*None"),
     ],
-    ids=str,
+    ids=lambda x: x if isinstance(x, str) else next(iter(x)),
 )
 def test_what_cannot_be_asked(arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -541,3 +541,22 @@ def test_one_processor_or_none_needs_no_list():
 
 def _last_ten(logits, text):
     return keras.ops.where(keras.ops.arange(logits.shape[-1]) < logits.shape[-1] - 10, float("-inf"), logits)
+
+
+WAYS = [{}, {"temperature": 0.1}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("options", [*WAYS, {"cache": False}], ids=str)
+def test_logits_that_are_no_numbers(value, options):
+    """From the first token on, and once the text has come to a token whose row of the table is broken."""
+    ids = keras.Input((None,), dtype="int32")
+    table = keras.layers.Embedding(4, 4)
+    model = keras.Model(ids, table(ids))
+    weights = 5.0 * np.eye(4)[[1, 2, 3, 0]]  # 0, 1, 2, 3 and again
+    weights[3, 2] = value
+    table.set_weights([weights])
+    for prompt in ([3], [0, 1]):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            kt.generate(model, [[2, 1], prompt], 9, **options)
+    assert kt.generate(model, [[0, 1]], 2, stop_token_id=3, **options).tolist() in ([[0, 1, 2, 3]], [[0, 1, 2, 3, 0]])

@@ -475,6 +475,10 @@ def test_refused_calls():
             ["attention_mask", "8", "7"],
         ),
         (lambda: layer()(vectors(B, T, D), attention_mask=np.ones((T,), bool)), ["attention_mask", "(5,)"]),
+        *(
+            (lambda shape=shape: layer()(vectors(B, T, D), attention_mask=np.ones(shape, bool)), ["fit the scores"])
+            for shape in ((B + 1, T, T), (B, N + 1, T, T))
+        ),
         (
             lambda: layer(flash_attention=True)(vectors(B, T, D), return_attention_scores=True),
             ["flash_attention", "scores"],
