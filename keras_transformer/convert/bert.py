@@ -1,10 +1,11 @@
 """BERT."""
 
+from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FROM_HEADS, TABLE, Row, dense, layer_norm, under
 
 MODEL_TYPES = ("bert",)
-ARCHITECTURES = ["BertModel"]  # heads are not read, so they are not written
+KIND, HEADS = "Model", heads.BERT
 PREFIX = "bert."
 
 FIELDS = [
@@ -51,6 +52,8 @@ ROWS = under(
     ],
 )
 
-# The heads are not part of the encoder, and a model may be made without the pooler.
+OPTIONAL = {"pooler": "bert.pooler.dense.weight"}  # options of the builder that a tensor speaks for
+
+# A head may have been left off, and the pooler.
 IGNORED = [r"cls\..*", r"classifier\..*", r"qa_outputs\..*", r"bert\.pooler\..*", r"bert\.embeddings\.position_ids"]
 TIED = []

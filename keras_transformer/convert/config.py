@@ -11,7 +11,7 @@ class Field(NamedTuple):
         ours: the argument of the builder; None if the builder can only do one thing.
         values: their value -> ours, where they differ; another value is an error. None: the same for both.
         default: their value where the key is missing.
-        power, times: ours is theirs to this power, times this number.
+        power, times, plus: ours is theirs to this power, times this number, plus this one.
         unless: a key in whose presence the field says nothing.
         counted: whether what counts is how many entries their value has.
         filled: `(entry, key, types)`: where their value is a dict of one of the `rope_type`s without the entry, that
@@ -24,6 +24,7 @@ class Field(NamedTuple):
     default: Any = None
     power: float = 1
     times: float = 1
+    plus: int = 0
     unless: str | None = None
     counted: bool = False
     filled: tuple | None = None
@@ -64,8 +65,8 @@ def builder_arguments(config, fields):
                 known = ", ".join(map(repr, field.values))
                 raise ValueError(f"`{field.theirs}` of the config must be one of {known}. Received: {value!r}")
             value = field.values[value]
-        if (field.power, field.times) != (1, 1) and value is not None:
-            value = value**field.power * field.times
+        if (field.power, field.times, field.plus) != (1, 1, 0) and value is not None:
+            value = value**field.power * field.times + field.plus
         if field.ours is not None and value is not None:
             arguments[field.ours] = value
     return arguments

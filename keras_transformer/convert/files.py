@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST_JSON = 32 * 2**20  # bytes; an index of 100,000 tensors takes 10 million
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64", "I32": "int32"}
 DTYPES |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
@@ -97,6 +98,11 @@ def read_config(directory):
     return read_json(directory, CONFIG)
 
 
+def read_generation(directory):
+    """The dict in `generation_config.json`, `{}` without one."""
+    return read_json(directory, GENERATION) if os.path.lexists(folder_of(directory) / GENERATION) else {}
+
+
 def read_json(directory, name):
     """The dict in a JSON file of the folder.
 
@@ -116,8 +122,8 @@ def folder_of(directory):
     return Path(directory)
 
 
-def write_folder(directory, config, tensors, max_shard_size):
-    """A folder with a config and tensors, {name: array}, that appears whole or not at all.
+def write_folder(directory, config, tensors, max_shard_size, generation=None):
+    """A folder with a config, settings of `generate` and tensors, {name: array}, that appears whole or not at all.
 
     Raises:
         ValueError: there is something of this name already.
@@ -139,6 +145,8 @@ def write_folder(directory, config, tensors, max_shard_size):
             size = sum(x.nbytes for x in tensors.values())
             _write_json(unfinished / INDEX, {"metadata": {"total_size": size}, "weight_map": places})
         _write_json(unfinished / CONFIG, config)
+        if generation:
+            _write_json(unfinished / GENERATION, generation)
         unfinished.rename(directory)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,10 +1,12 @@
 """Gemma 2 and the text part of Gemma 3."""
 
+from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, always, same
 from keras_transformer.convert.llama import AROUND, ATTENTION_AND_FEED_FORWARD, LENGTH, SIZES
 from keras_transformer.convert.table import rms_norm, under
 
 MODEL_TYPES = ("gemma2", "gemma3_text")
+KIND, HEADS = "ForCausalLM", heads.LLAMA
 PREFIX = "model."
 
 # How layers alternate where the config does not say it layer by layer.

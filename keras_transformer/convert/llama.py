@@ -1,9 +1,11 @@
 """Llama, Mistral, Qwen 2 and Qwen 3."""
 
+from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FROM_HEADS, LINEAR, TABLE, Row, dense, rms_norm, under
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+KIND, HEADS = "ForCausalLM", heads.LLAMA
 PREFIX = "model."
 
 # Scaled for texts that are longer than this.

@@ -5,13 +5,14 @@ from types import MappingProxyType
 
 from keras_transformer import models
 from keras_transformer.arguments import check_count, check_size
-from keras_transformer.convert import files, table
+from keras_transformer.convert import files, heads, table
 from keras_transformer.convert.config import builder_arguments
-from keras_transformer.layers import read_card
+from keras_transformer.layers import read_card, read_head
 
 # The module of `convert` with a family's table, and the builder that it is for.
 BUILDERS = MappingProxyType(
-    {"bart": "bart", "bert": "bert", "gemma": "llama", "gpt2": "gpt", "llama": "llama", "t5": "t5", "vit": "vit"}
+    {"bart": "bart", "bert": "bert", "gemma": "llama", "gpt2": "gpt", "llama": "llama", "roberta": "bert"}
+    | {"t5": "t5", "vit": "vit"}
 )
 TYPES = ("float32", "float16", "bfloat16")
 SIZES = ("vocabulary_size", "max_sequence_length", "intermediate_dim", "hidden_dim", "num_classes", "num_segments")
@@ -22,29 +23,33 @@ OF_USE += ("pad_token_id", "start_token_id", "stop_token_id")
 OF_TRAINING = ("_initializer", "_regularizer", "_constraint")
 
 
-def load_pretrained(directory, dtype=None, **options):
+def load_pretrained(directory, head=None, dtype=None, **options):
     """The model that a folder of `transformers` or the Hugging Face hub holds, as a plain functional model.
 
     Nothing is downloaded and nothing in the folder is executed: `config.json` says how the family's builder is called,
     and the safetensors files, one or several with an index, hold the weights, of which every one must have its place.
     Tensors are read one after another, so loading takes the model's memory and one tensor more.
 
-    The families are BERT (with the pooler), GPT-2, Llama, Mistral, Qwen 2, Qwen 3, Gemma 2, Gemma 3 (text), T5, mT5,
-    BART, mBART and ViT (with its head).
+    The families are BERT, RoBERTa, GPT-2, Llama, Mistral, Qwen 2, Qwen 3, Gemma 2, Gemma 3 (text), T5, mT5, BART, mBART
+    and ViT, with the heads of `transformers` for classes, tokens and answers, and BERT's masked language model and next
+    sentence.
 
     Args:
         directory: the folder.
+        head: one of those of `kt.models.with_head`. None: the folder's own, by `architectures` of its config; False:
+            none of a task, so that BERT gives its states. Where the folder has no weights of the head, they are new.
         dtype: of the model, a Keras dtype or policy; None: that of the tensors.
         **options: arguments of the builder beside or instead of those of the config, such as `dropout`,
             `pad_token_id` or `name`. `save_pretrained` writes them into the config, or refuses where it has no word
             for what they change.
 
     Returns:
-        A `keras.Model` as `kt.models.bert`, `gpt`, `llama`, `t5`, `bart` or `vit` make it.
+        A `keras.Model` as `kt.models.bert`, `gpt`, `llama`, `t5`, `bart` or `vit` make it, or `with_head` on it.
 
     Raises:
-        ValueError: a file is missing, broken or outside the folder; the family is not known; the config says something
-            that the family's builder cannot do; a tensor is missing, of another shape, or has no place.
+        ValueError: a file is missing, broken or outside the folder; the family is not known, or has no such head; the
+            config says something that the family's builder cannot do; a tensor is missing, of another shape, or has no
+            place.
 
     Example:
 
@@ -58,20 +63,31 @@ def load_pretrained(directory, dtype=None, **options):
     >>> model.name, model.count_params()
     ('gpt', 320)
     """
-    config, tensors = files.read_config(directory), files.Tensors(directory)
-    family, builder = _family(config)
+    config, generation = files.read_config(directory), files.read_generation(directory)
+    tensors = files.Tensors(directory)
+    family, builder = family_of(config)
+    wanted = heads.find(family, config, head)
     try:
-        arguments = {**builder_arguments(config, family.FIELDS), **options}
-        _check_sizes(arguments, tensors)
+        arguments = builder_arguments(config, family.FIELDS)
+        elsewhere = _of_folder(family, tensors, arguments, wanted, config) | _of_generation(generation, family)
+        elsewhere |= _without_unknown_ids(arguments | elsewhere)
+        arguments |= elsewhere | options
+        of_head = {} if wanted is None else heads.options(wanted, config, head)
+        _check_sizes({**arguments, **of_head}, tensors)
         model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
+        whole = models.with_head(model, **of_head) if of_head else model
     except (TypeError, AttributeError, KeyError, OverflowError) as error:  # values of another kind
         raise ValueError(f"{files.CONFIG} says what no {config['model_type']} can be: {error}") from error
-    load_tensors(model, tensors, family)
+    if wanted is not None and any(row.theirs in tensors for row in wanted.rows):
+        load_tensors(whole, tensors, family, config, wanted)
+    else:
+        load_tensors(model, tensors, family, config)
     prefix = getattr(family, "PREFIX", "")
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     told, untold = _config_with(options, config, family.FIELDS)
-    read_card(model)["published"] = {"config": told, "is_bare": is_bare, "untold": untold}
-    return model
+    published = {"config": told, "is_bare": is_bare, "untold": untold, "generation": generation, "elsewhere": elsewhere}
+    read_card(model)["published"] = published
+    return whole
 
 
 def save_pretrained(model, directory, max_shard_size=5 * 10**9):
@@ -112,21 +128,58 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
             f"The model was loaded with {', '.join(published['untold'])}, which no config of the type "
             f"{published['config']['model_type']!r} can say: what reads the folder would be another model."
         )
-    family, _ = _family(published["config"])
-    config = _up_to_date(published["config"], family.FIELDS, read_card(model))
-    tensors = table.save(model, family.ROWS)
-    if published["is_bare"]:
+    family, _ = family_of(published["config"])
+    head, config = heads.written(family, published["config"], read_head(model))
+    config = _up_to_date(config, family.FIELDS, published.get("elsewhere", {}), read_card(model))
+    tensors = table.save(model, heads.rows(family.ROWS, "" if head is None else head.prefix, head))
+    if published["is_bare"] and head is None:
         tensors = {name.removeprefix(family.PREFIX): x for name, x in tensors.items()}
-    config["architectures"] = getattr(family, "ARCHITECTURES", config.get("architectures"))
     config.pop("torch_dtype", None)
     config["dtype"] = str(next(iter(tensors.values())).dtype)
-    files.write_folder(directory, config, tensors, max_shard_size)
+    files.write_folder(directory, config, tensors, max_shard_size, published.get("generation"))
 
 
-def load_tensors(model, tensors, family):
-    """Give a model the weights of a mapping by the table of a family, a module of `convert`."""
+def load_tensors(model, tensors, family, config, head=None):
+    """Give a model the weights of a mapping by the table of a family, a module of `convert`, and of a `Head`."""
     told = {"prefix": getattr(family, "PREFIX", ""), "zeros": getattr(family, "ZEROS", ())}
-    table.load(model, tensors, family.ROWS, family.IGNORED, tied=getattr(family, "TIED", ()), **told)
+    table.load(model, tensors, **heads.tables(family, config, head), **told)
+
+
+def _of_folder(family, tensors, arguments, head, config):
+    """Options of the builder that the tensors speak for, or that the head needs."""
+    prefix = getattr(family, "PREFIX", "")
+    found = {
+        option: name in tensors or name.removeprefix(prefix) in tensors
+        for option, name in getattr(family, "OPTIONAL", {}).items()
+    }
+    name, options = getattr(family, "HEADLESS", (None, {}))
+    if name is not None and arguments.get("tie_embeddings") is False and name not in tensors:
+        found |= options
+    if head is not None and config.get("pad_token_id") is not None:  # to find a text's last token
+        found["pad_token_id"] = config["pad_token_id"]
+    return found
+
+
+def _without_unknown_ids(arguments):
+    """The ids that begin, end or pad a text without those that are no rows of the table: no text has them.
+
+    The configs of small models often keep the ids of a large vocabulary.
+    """
+    found, size = {}, arguments.get("vocabulary_size")
+    for name in ("start_token_id", "stop_token_id", "pad_token_id"):
+        value = arguments.get(name)
+        ids = value if isinstance(value, list) else [value]
+        known = [i for i in ids if not isinstance(i, int) or 0 <= i < size]
+        if len(known) < len(ids):
+            found[name] = known or None
+    return found
+
+
+def _of_generation(generation, family):
+    """The ids that begin and end a text where `generation_config.json` says other ones than the config."""
+    known = {field.ours for field in family.FIELDS}
+    names = {"eos_token_id": "stop_token_id", "decoder_start_token_id": "start_token_id"}
+    return {ours: generation[theirs] for theirs, ours in names.items() if ours in known and generation.get(theirs)}
 
 
 def _config_with(options, config, fields):
@@ -155,11 +208,11 @@ def _config_with(options, config, fields):
     return found, untold
 
 
-def _up_to_date(config, fields, card):
+def _up_to_date(config, fields, elsewhere, card):
     """The config of a model whose card says something else by now, such as images of another size."""
-    arguments, found = builder_arguments(config, fields), dict(config)
+    arguments, found = builder_arguments(config, fields) | elsewhere, dict(config)
     for field in fields:
-        is_plain = field.values is None and not field.counted and (field.power, field.times) == (1, 1)
+        is_plain = field.values is None and not field.counted and (field.power, field.times, field.plus) == (1, 1, 0)
         if is_plain and field.theirs in config and field.ours in arguments and field.ours in card:
             value = _unpaired(card[field.ours])
             if value != _unpaired(arguments[field.ours]):
@@ -173,7 +226,7 @@ def _unpaired(value):
     return value[0] if is_pair else list(value) if isinstance(value, tuple) else value
 
 
-def _family(config):
+def family_of(config):
     """The module and the builder for a config."""
     known = {}
     for module, builder in BUILDERS.items():

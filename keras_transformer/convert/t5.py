@@ -1,9 +1,11 @@
 """T5 in its original form and in that of v1.1 (which is also FLAN-T5, and mT5 with another name)."""
 
+from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FROM_HEADS, LINEAR, TABLE, Row, rms_norm, under
 
 MODEL_TYPES = ("t5", "mt5")
+KIND, HEADS = "ForConditionalGeneration", heads.T5
 
 FIELDS = [
     *same(
@@ -77,6 +79,9 @@ ROWS = [
     *rms_norm("decoder.final_layer_norm", "decoder_norm"),
     Row("lm_head.weight", "logits/kernel", LINEAR),
 ]
+
+# Without the tensor the table is the head after all.
+HEADLESS = ("lm_head.weight", {"tie_embeddings": True, "scale_logits": False})
 
 # Files may hold the one token table under its other names too,
 TIED = [

@@ -25,6 +25,7 @@ def bert(
     pooler=True,
     with_segments=False,
     pad_token_id=0,
+    position_offset=0,
     activation="gelu",
     norm_epsilon=1e-12,
     seed=None,
@@ -46,6 +47,7 @@ def bert(
         pooler: False gives the states alone.
         with_segments: whether there is an input `segment_ids`; without it every token is of segment 0.
         pad_token_id: the id that is padding; None for none.
+        position_offset: rows in front of the first position's in their table; 2 in RoBERTa.
         activation: of the feed-forward networks; "gelu" is the exact one, by the error function.
         norm_epsilon: epsilon of all norms.
         seed: seed of all dropouts.
@@ -72,6 +74,7 @@ def bert(
         hidden_dim=hidden_dim,
         position="learned",
         pad_token_id=pad_token_id,
+        position_offset=position_offset,
         embeddings_initializer=initializer,
         position_initializer=initializer,
         dtype=dtype,

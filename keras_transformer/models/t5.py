@@ -24,6 +24,7 @@ def t5(
     intermediate_dim=None,
     gated=None,
     tie_embeddings=None,
+    scale_logits=True,
     relative_buckets=32,
     relative_max_distance=128,
     dropout=0.1,
@@ -53,6 +54,7 @@ def t5(
         gated: whether the feed-forward networks have a gate; None: as published, else False.
         tie_embeddings: True: the token table makes the logits, of vectors divided by sqrt(hidden_dim); False: a matrix
             of their own does; None: as published, else True.
+        scale_logits: False: a tied table makes them of the vectors as they are.
         relative_buckets, relative_max_distance: rows of the two tables of distances, and where the last one begins.
         dropout: after the embeddings and last norms, on residuals and probabilities, and in the feed-forward networks.
         activation: of the feed-forward networks; None is "relu", with a gate `gelu_tanh`.
@@ -74,7 +76,8 @@ def t5(
     config = {"family": "t5", "vocabulary_size": vocabulary_size, "tie_embeddings": True, **sizes}
     config |= {"relative_buckets": relative_buckets, "relative_max_distance": relative_max_distance}
     special = {"pad_token_id": pad_token_id, "start_token_id": start_token_id, "stop_token_id": stop_token_id}
-    config |= {"norm_epsilon": norm_epsilon, **special_ids(vocabulary_size, **special)}
+    config |= {"norm_epsilon": norm_epsilon, "scale_logits": bool(scale_logits)}
+    config |= special_ids(vocabulary_size, **special)
     hidden_dim, num_heads, gated = (sizes[key] for key in ("hidden_dim", "num_heads", "gated"))
 
     options = {"dropout": dropout, "dtype": dtype, "norm": "rms", "norm_epsilon": norm_epsilon, "norm_placement": "pre"}
@@ -94,7 +97,7 @@ def t5(
             parts = sublayers(name, seed, dense, **parts)
             x = block(**for_block(options, name, seed), **parts)(x, *states, position_bias=bias)
         x = dropped(final_norm(x, options, f"{side}_norm"), dropout, f"{side}_dropout", seed, dtype)
-        if side == "decoder" and config["tie_embeddings"]:  # so that logits start with variance 1
+        if side == "decoder" and config["tie_embeddings"] and scale_logits:  # so that logits start with variance 1
             scale = {"scale": hidden_dim**-0.5, "dtype": dtype, "name": "decoder_scale"}
             x = layers.PositionalEmbedding(None, hidden_dim, position=None, **scale)(x)
         return keras.Model([inputs, *states], x, name=side)

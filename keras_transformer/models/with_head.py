@@ -130,7 +130,8 @@ class _Head:
         self.card = card
         self.states = HeadCard(card, name="head_card")(states)
         if self.encoder_decoder and self.family.get("family") == "t5" and card["head"] != "language_model":
-            self.states = self.unscaled(self.states) if self.family["tie_embeddings"] else self.states
+            is_scaled = self.family["tie_embeddings"] and self.family.get("scale_logits", True)
+            self.states = self.unscaled(self.states) if is_scaled else self.states
 
     # what heads are made of
 

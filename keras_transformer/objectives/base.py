@@ -132,7 +132,8 @@ class Batches(keras.utils.PyDataset):
     def on_epoch_end(self):
         """The next epoch draws anew, if this one was read to its end.
 
-        `fit` looks at a batch or two and reports the end of an epoch before its first one: that is not an epoch.
+        `fit` looks at a batch or two and reports the end of an epoch before its first one: that is not an epoch, unless
+        there are no more.
         """
         if self._num_read >= len(self):
             self.epoch += 1

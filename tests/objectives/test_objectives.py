@@ -281,7 +281,7 @@ class TestBatches:
         model = keras.Model(ids, keras.layers.Dense(30)(kt.layers.PositionalEmbedding(30, 8)(ids)))
         model.compile("adam", kt.training.MaskedCrossentropy())
         given = np.random.default_rng(0).integers(5, 30, (6, 5)).tolist()
-        data = Batches(given, MaskedLM(30, MASK), batch_size=4)
+        data = Batches(given, MaskedLM(30, MASK), batch_size=2)
         history = model.fit(data, epochs=2, verbose=0)
         assert np.isfinite(history.history["loss"]).all()
         assert data.epoch == 2  # the first one trained was epoch 0

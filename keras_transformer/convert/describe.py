@@ -1,0 +1,55 @@
+"""What `load_pretrained` would make of a folder, said without reading a weight."""
+
+import re
+
+from keras_transformer.convert import files, heads
+from keras_transformer.convert.config import builder_arguments
+from keras_transformer.convert.pretrained import family_of
+from keras_transformer.convert.table import LAYER
+
+
+def describe(directory, head=None):
+    """The builder, its arguments, and where each tensor of a checkpoint folder goes, as text to print.
+
+    Args:
+        directory: the folder, as for `load_pretrained`.
+        head: as for `load_pretrained`.
+
+    Returns:
+        A str: a line for the builder with its arguments, a line for the head if there is one, and one for each tensor:
+        its name, type and shape, and the variables that it holds, or that it is not needed or has no place.
+
+    Raises:
+        ValueError: as for `load_pretrained`, of the config and the headers of the files alone.
+
+    Example: `print(keras_transformer.convert.describe("folder"))`
+    """
+    config, tensors = files.read_config(directory), files.Tensors(directory)
+    family, builder = family_of(config)
+    wanted = heads.find(family, config, head)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in builder_arguments(config, family.FIELDS).items())
+    lines = [f"keras_transformer.models.{builder.__name__}(None, {arguments})"]
+    if wanted is not None:
+        of_head = ", ".join(f"{name}={value!r}" for name, value in heads.options(wanted, config, head).items())
+        lines.append(f"keras_transformer.models.with_head(model, {of_head})")
+    found, prefix = heads.tables(family, config, wanted), getattr(family, "PREFIX", "")
+    width = max(map(len, tensors), default=0)
+    for name, stored in tensors.items():
+        places = _place(name, found, prefix)
+        lines.append(f"{name:{width}}  {stored.dtype} {list(stored.shape)}  {places}")
+    return "\n".join(lines)
+
+
+def _place(name, found, prefix):
+    for full in (name, prefix + name):
+        for row in found["rows"]:
+            pattern = re.escape(row.theirs).replace(re.escape(LAYER), r"(\d+)")
+            match = re.fullmatch(pattern, full)
+            if match:
+                return "-> " + ", ".join(row.at(match[1] if match.groups() else "").paths)
+        for tied, twin in found["tied"]:
+            if full == tied:
+                return f"the same as {twin}"
+        if any(re.fullmatch(pattern, full) for pattern in found["ignored"]):
+            return "not needed"
+    return "no place"

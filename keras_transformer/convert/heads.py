@@ -1,0 +1,212 @@
+"""Heads for tasks: what `transformers` calls them, and where their tensors go."""
+
+import re
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from keras_transformer.convert.table import LINEAR, Row, dense, layer_norm, under
+
+
+class Head(NamedTuple):
+    """A head of a family.
+
+    Attributes:
+        ours: its name for `with_head`.
+        rows: of the table, those of the head's own tensors.
+        tied: pairs of names; the first holds what the second does.
+        prefix: what stands in front of all other names where there is this head.
+    """
+
+    ours: str
+    rows: Sequence = ()
+    tied: Sequence = ()
+    prefix: str = ""
+
+
+CLASSIFIER = dense("classifier", "classifier")
+SPAN = dense("qa_outputs", "span")
+DENSE_CLASSIFIER = [
+    *dense("classification_head.dense", "classifier_dense"),
+    *dense("classification_head.out_proj", "classifier"),
+]
+MASKED_LM = [
+    *dense("cls.predictions.transform.dense", "masked_lm_dense"),
+    *layer_norm("cls.predictions.transform.LayerNorm", "masked_lm_norm"),
+    Row("cls.predictions.bias", "masked_lm_bias/bias"),
+]
+NEXT_SENTENCE = dense("cls.seq_relationship", "next_sentence")
+TIED_MASKED_LM = [
+    ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+]
+
+# By what follows the name of the family in `architectures`.
+BERT = MappingProxyType(
+    {
+        "ForMaskedLM": Head("masked_lm", MASKED_LM, TIED_MASKED_LM),
+        "ForNextSentencePrediction": Head("next_sentence", NEXT_SENTENCE),
+        "ForPreTraining": Head("pretraining", MASKED_LM + NEXT_SENTENCE, TIED_MASKED_LM),
+        "ForSequenceClassification": Head("sequence_classification", CLASSIFIER),
+        "ForTokenClassification": Head("token_classification", CLASSIFIER),
+        "ForQuestionAnswering": Head("question_answering", SPAN),
+    }
+)
+ROBERTA = MappingProxyType(
+    {
+        "ForMaskedLM": Head(
+            "masked_lm",
+            [
+                *dense("lm_head.dense", "masked_lm_dense"),
+                *layer_norm("lm_head.layer_norm", "masked_lm_norm"),
+                Row("lm_head.bias", "masked_lm_bias/bias"),
+            ],
+            [
+                ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+                ("lm_head.decoder.bias", "lm_head.bias"),
+            ],
+        ),
+        # What theirs has in front of the classes is a pooler.
+        "ForSequenceClassification": Head(
+            "sequence_classification",
+            [*dense("classifier.dense", "pooler/dense"), *dense("classifier.out_proj", "classifier")],
+        ),
+        "ForTokenClassification": BERT["ForTokenClassification"],
+        "ForQuestionAnswering": BERT["ForQuestionAnswering"],
+    }
+)
+SCORE = [Row("score.weight", "classifier/kernel", LINEAR)]
+GPT_2 = MappingProxyType(
+    {
+        "ForSequenceClassification": Head("sequence_classification", SCORE),
+        "ForTokenClassification": Head("token_classification", CLASSIFIER),
+        "ForQuestionAnswering": Head("question_answering", SPAN),
+    }
+)
+LLAMA = MappingProxyType(
+    {
+        "ForSequenceClassification": Head("sequence_classification", SCORE),
+        "ForTokenClassification": Head("token_classification", dense("score", "classifier")),
+    }
+)
+BART = MappingProxyType(
+    {
+        "ForSequenceClassification": Head("sequence_classification", DENSE_CLASSIFIER),
+        "ForQuestionAnswering": Head("question_answering", SPAN),
+    }
+)
+T5 = MappingProxyType(
+    {
+        "ForSequenceClassification": Head("sequence_classification", DENSE_CLASSIFIER, prefix="transformer."),
+        "ForQuestionAnswering": Head("question_answering", SPAN),
+    }
+)
+NONE = MappingProxyType({})
+
+KIND = re.compile(r"(For[A-Z]\w*|(LMHead)?Model)$")
+# What the builders make without `with_head`, by the family's own kind.
+OWN = MappingProxyType(
+    {
+        "Model": None,
+        "LMHeadModel": "language_model",
+        "ForCausalLM": "language_model",
+        "ForConditionalGeneration": "language_model",
+        "ForImageClassification": "image_classification",
+    }
+)
+OF_CLASSES = ("sequence_classification", "token_classification", "regression", "image_classification")
+
+
+def kind_of(config):
+    """What kind of model `architectures` says that a folder holds, such as "ForMaskedLM"; None if it says nothing."""
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    found = KIND.search(name) if isinstance(name, str) else None
+    return found and found[0]
+
+
+def find(family, config, asked):
+    """The `Head` that was asked for by its name, or None: that of the folder; False or none there: None.
+
+    Raises:
+        ValueError: the family has no such head.
+    """
+    if asked is False or (asked is not None and asked == OWN[family.KIND]):
+        return None
+    if asked is None:
+        return family.HEADS.get(kind_of(config))
+    known = {head.ours: head for head in family.HEADS.values()}
+    wanted = _as_theirs(asked)
+    if wanted not in known:
+        names = sorted({*known, OWN[family.KIND] or "masked_lm"})
+        raise ValueError(
+            f"`head` of a checkpoint of the type {config['model_type']!r} must be one of {names}, None or False. "
+            f"Received: head={asked!r}"
+        )
+    return known[wanted]
+
+
+def _as_theirs(name):
+    """`transformers` has one head for classes and for numbers."""
+    return "sequence_classification" if name == "regression" else name
+
+
+def options(head, config, asked=None):
+    """Arguments of `with_head` for the `Head` of a folder, or one that was asked for by its name."""
+    classes = _num_classes(config)
+    is_number = config.get("problem_type") == "regression" or classes == 1
+    name = asked or ("regression" if head.ours == "sequence_classification" and is_number else head.ours)
+    found = {"head": name, "num_classes": classes if name in OF_CLASSES else None}
+    dropout = config.get("classifier_dropout")
+    return found if dropout is None else {**found, "dropout": dropout}
+
+
+def _num_classes(config):
+    return config.get("num_labels") or len(config.get("id2label") or ()) or 2
+
+
+def tables(family, config, head):
+    """What `table.load` takes for a folder's tensors, in a model with the `Head`, or None: a dict."""
+    folder = family.HEADS.get(kind_of(config))
+    prefix = "" if folder is None else folder.prefix
+    own = [] if head is None else [row for row in family.ROWS if row.paths[0].startswith("logits/")]
+    others = [*own, *(row for other in family.HEADS.values() for row in other.rows)]
+    tied = [(prefix + name, prefix + twin) for name, twin in getattr(family, "TIED", ())]
+    return {
+        "rows": rows(family.ROWS, prefix, head),
+        "ignored": [*family.IGNORED, *(re.escape(row.theirs) for row in others)],
+        "tied": [*tied, *(() if head is None else head.tied)],
+    }
+
+
+def rows(below, prefix, head):
+    """The rows of a model with the `Head`, or None; logits of its own, and what the head has instead, are left off."""
+    of_head = () if head is None else head.rows
+    replaced = {path for row in of_head for path in row.paths}
+    kept = [row for row in below if not replaced & {*row.paths}]
+    kept = [row for row in kept if head is None or not row.paths[0].startswith("logits/")]
+    return [*under(prefix, "", kept), *of_head]
+
+
+def written(family, config, card):
+    """The `Head` of a model whose head has this card, or None; and the config that says so.
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    name = card.get("head")
+    kinds = [kind for kind, head in family.HEADS.items() if head.ours == _as_theirs(name)]
+    if name is not None and name != OWN[family.KIND] and not kinds:
+        raise ValueError(f"`transformers` has no model of the type {config['model_type']!r} with a head {name!r}.")
+    kind = kinds[0] if kinds else family.KIND if kind_of(config) in family.HEADS else None
+    config = dict(config)
+    if kind is not None and kind_of(config) is not None:
+        config["architectures"] = [KIND.sub(kind, config["architectures"][0])]
+    classes = card.get("num_classes")
+    if name in OF_CLASSES and classes != _num_classes(config):
+        labels = {str(i): f"LABEL_{i}" for i in range(classes)}
+        config |= {"id2label": labels, "label2id": {label: int(i) for i, label in labels.items()}}
+        config.pop("num_labels", None)
+    if name == "regression":
+        config["problem_type"] = "regression"
+    return family.HEADS[kinds[0]] if kinds else None, config

@@ -1,0 +1,204 @@
+"""Folders of `transformers`' models with heads for tasks: the same outputs, and back bit for bit."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers
+
+import keras_transformer as kt
+from keras_transformer.convert import load_pretrained, save_pretrained
+from tests.backend import numpy, predict
+from tests.convert.test_pretrained import state, theirs_in
+
+IDS = np.array([[5, 6, 7, 2, 0, 0], [3, 4, 5, 6, 7, 2]])
+BERT = {"vocab_size": 19, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20}
+BERT |= {"pad_token_id": 0, "max_position_embeddings": 12}
+ROBERTA = {**BERT, "pad_token_id": 1, "type_vocab_size": 1}
+LLAMA = {**BERT, "num_key_value_heads": 1, "head_dim": 8}
+GPT_2 = {"vocab_size": 19, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "pad_token_id": 0}
+BART = {"vocab_size": 19, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 12}
+BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
+BART |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+T5 = {"vocab_size": 19, "d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 20, "pad_token_id": 0}
+T5 |= {"eos_token_id": 2, "decoder_start_token_id": 0}
+KINDS = {
+    **dict.fromkeys(("BertForMaskedLM", "BertForNextSentencePrediction", "BertForPreTraining"), BERT),
+    **dict.fromkeys(("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"), BERT),
+    **{f"RobertaFor{head}": ROBERTA for head in ("MaskedLM", "SequenceClassification", "TokenClassification")},
+    **{f"GPT2For{head}": GPT_2 for head in ("SequenceClassification", "TokenClassification", "QuestionAnswering")},
+    **{f"{name}ForSequenceClassification": LLAMA for name in ("Llama", "Qwen3", "Gemma2")},
+    "MistralForTokenClassification": LLAMA,
+    **{f"BartFor{head}": BART for head in ("SequenceClassification", "QuestionAnswering")},
+    **{f"T5For{head}": T5 for head in ("SequenceClassification", "QuestionAnswering")},
+}
+
+
+def theirs(name, **options):
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    labels = {} if "Answering" in name or "Sentence" in name or "LM" in name else {"num_labels": 3}
+    model = kind(kind.config_class(**KINDS[name], **{**labels, **options})).eval()
+    for x in model.parameters():
+        torch.nn.init.normal_(x, std=0.3)
+    return model
+
+
+def assert_same(model, right):
+    """The outputs of ours and theirs on real tokens: classes, or start and end, or tokens and sentence."""
+    pad = right.config.pad_token_id
+    ids = np.where(IDS == 0, pad, IDS)
+    given, inputs, real = {"input_ids": torch.tensor(ids)}, ids, ids != pad
+    given["attention_mask"] = torch.tensor(real).long()
+    if right.config.is_encoder_decoder:
+        shifted = np.concatenate([np.full((2, 1), right.config.decoder_start_token_id), ids[:, :-1]], axis=1)
+        given["decoder_input_ids"], inputs, real = torch.tensor(shifted), [ids, shifted], shifted != pad
+    with torch.no_grad():
+        expected = right(**given)
+    names = ("prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "logits")
+    expected = [x.numpy() for x in (getattr(expected, name, None) for name in names) if x is not None]
+    found = predict(model, inputs)
+    order = ("masked_lm", "next_sentence", "start", "end")
+    found = [found[name] for name in order if name in found] if isinstance(found, dict) else [found]
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        mine, theirs = (mine[real], theirs[real]) if theirs.shape[:2] == IDS.shape else (mine, theirs)
+        assert np.abs(theirs).max() > 0.01
+        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_in_and_out_again(name, tmp_path):
+    model = theirs(name)
+    model.save_pretrained(tmp_path / "theirs")
+    loaded = load_pretrained(tmp_path / "theirs")
+    assert_same(loaded, model)
+    loaded.save(tmp_path / "model.keras")
+    save_pretrained(keras.models.load_model(tmp_path / "model.keras"), tmp_path / "ours")
+    again = theirs_in(tmp_path / "ours", type(model))
+    before, after = state(model), state(again)
+    assert before.keys() == after.keys() and all((after[key] == x).all() for key, x in before.items())
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == [name]
+    assert again.config.num_labels == model.config.num_labels
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "GPT2ForTokenClassification"])
+def test_another_head_or_none_on_the_same_states(name, tmp_path):
+    theirs(name).save_pretrained(tmp_path / "theirs")
+    whole = load_pretrained(tmp_path / "theirs")
+    bare = load_pretrained(tmp_path / "theirs", head=False)
+    assert not kt.layers.read_head(bare)
+    other = load_pretrained(tmp_path / "theirs", head="sequence_classification")
+    assert kt.layers.read_head(other)["head"] == "sequence_classification" and len(other.output_shape) == 2
+    block = next(layer.name for layer in whole.layers if "block" in layer.name)
+    for model in (bare, other):
+        for mine, right in zip(model.get_layer(block).weights, whole.get_layer(block).weights, strict=True):
+            np.testing.assert_array_equal(numpy(mine.value), numpy(right.value))
+    save_pretrained(other, tmp_path / "ours")
+    kind = getattr(transformers, name.partition("For")[0] + "ForSequenceClassification")
+    assert_same(other, theirs_in(tmp_path / "ours", kind))
+
+
+def test_a_number_instead_of_classes(tmp_path):
+    model = theirs("BertForSequenceClassification", num_labels=1)
+    model.save_pretrained(tmp_path / "theirs")
+    loaded = load_pretrained(tmp_path / "theirs")
+    assert kt.layers.read_head(loaded)["head"] == "regression"
+    assert_same(loaded, model)
+    save_pretrained(loaded, tmp_path / "ours")
+    assert theirs_in(tmp_path / "ours", type(model)).config.problem_type == "regression"
+
+
+def test_a_head_that_is_put_on_afterwards_is_written(tmp_path):
+    theirs("BertForMaskedLM").save_pretrained(tmp_path / "theirs")
+    model = kt.models.with_head(load_pretrained(tmp_path / "theirs"), "token_classification", num_classes=5)
+    save_pretrained(model, tmp_path / "ours")
+    again = theirs_in(tmp_path / "ours", transformers.BertForTokenClassification)
+    assert again.config.num_labels == 5
+    assert_same(model, again)
+    with pytest.raises(ValueError, match="no model of the type 'bert' with a head 'sentence_embedding'"):
+        save_pretrained(kt.models.with_head(model, "sentence_embedding"), tmp_path / "other")
+
+
+def test_what_cannot_be_a_head(tmp_path):
+    theirs("BertForMaskedLM").save_pretrained(tmp_path)
+    for head in ("language_model", "nonsense", True, 3):
+        with pytest.raises(ValueError, match="`head` of a checkpoint of the type 'bert' must be one of"):
+            load_pretrained(tmp_path, head=head)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for entries in ({"num_labels": 10**12}, {"id2label": 5}, {"num_labels": "many"}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **entries}))
+        with pytest.raises(ValueError):
+            load_pretrained(tmp_path, head="sequence_classification")
+    for names in (None, [], "BertModel", [3], ["Nothing"]):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": names}))
+        assert not kt.layers.read_head(load_pretrained(tmp_path))
+
+
+def test_described_without_reading_a_weight(tmp_path):
+    theirs("BertForTokenClassification").save_pretrained(tmp_path)
+    text = kt.convert.describe(tmp_path)
+    builder, head, *tensors = text.splitlines()
+    assert builder.startswith("keras_transformer.models.bert(None, vocabulary_size=19, max_sequence_length=12")
+    assert head == "keras_transformer.models.with_head(model, head='token_classification', num_classes=3)"
+    model = load_pretrained(tmp_path)
+    places = [line.partition("-> ")[2] for line in tensors]
+    assert sorted(places) == sorted(x.path for x in model.variables if "seed_generator" not in x.path)
+    without = kt.convert.describe(tmp_path, head=False).splitlines()
+    assert len(without) == len(tensors) + 1 and sum("not needed" in line for line in without) == 2
+
+
+def test_a_tokenizer_neither_pads_nor_cuts(tmp_path):
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1, "sea": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.enable_padding(length=6)
+    made.enable_truncation(2)
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = kt.convert.load_tokenizer(tmp_path)
+    assert [x.ids for x in tokenizer.encode_batch(["the sea the sea", "sea"])] == [[1, 2, 1, 2], [2]]
+    model = kt.models.gpt(None, 3, 16, num_layers=1, hidden_dim=8, num_heads=2, intermediate_dim=8)
+    assert isinstance(kt.generate(model, "the sea", 3, tokenizer=tokenizer, stop_token_id=[])[0], str)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="tokenizer.json is no tokenizer"):
+        kt.convert.load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="no file 'tokenizer.json'.*keras_hub"):
+        kt.convert.load_tokenizer(tmp_path)
+
+
+def test_settings_of_generation_come_and_go(tmp_path):
+    """A file beside the config may name several ids that end a text."""
+    config = transformers.GPT2Config(**GPT_2, bos_token_id=1, eos_token_id=2)
+    model = transformers.GPT2LMHeadModel(config)
+    model.generation_config.eos_token_id = [2, 5]
+    model.generation_config.temperature = 0.7
+    model.generation_config.do_sample = True
+    model.save_pretrained(tmp_path / "theirs")
+    loaded = load_pretrained(tmp_path / "theirs")
+    assert kt.layers.read_card(loaded)["stop_token_id"] == [2, 5]
+    loaded.save(tmp_path / "model.keras")
+    save_pretrained(keras.models.load_model(tmp_path / "model.keras"), tmp_path / "ours")
+    before, after = (
+        [json.loads((tmp_path / side / name).read_text()) for name in ("config.json", "generation_config.json")]
+        for side in ("theirs", "ours")
+    )
+    assert before == after
+    (tmp_path / "theirs" / "generation_config.json").write_text("[]")
+    with pytest.raises(ValueError, match="generation_config.json must hold a JSON object"):
+        load_pretrained(tmp_path / "theirs")
+
+
+def test_a_t5_that_says_it_is_not_tied_and_is(tmp_path):
+    """Theirs ties the table whatever its config says, and leaves the scale off then."""
+    config = transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    loaded = load_pretrained(tmp_path / "theirs")
+    assert_same(loaded, model)
+    save_pretrained(loaded, tmp_path / "ours")
+    again = theirs_in(tmp_path / "ours", type(model))
+    assert again.config.scale_decoder_outputs is False
+    assert_same(loaded, again)
