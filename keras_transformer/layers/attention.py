@@ -192,6 +192,7 @@ class MultiHeadAttention(PolicyLayer):
         check_mask(query, query_mask=query_mask)
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
 
+        self._axes.check_rank(query=query)
         axes, variants, projected = self._axes, self.variants, self._project(self.query_dense, query)
         queries_mask, keys_mask = axes.fold_mask(query_mask), axes.fold_mask(combine(value_mask, key_mask))
         keys = find_keys(

@@ -35,6 +35,15 @@ class AttentionAxes:
             )
         self.batch_axes = tuple(axis for axis in range(rank - 1) if axis not in self.axes)
 
+    def check_rank(self, **inputs):
+        """Refuse inputs of another rank than the layer was built for."""
+        for name, x in inputs.items():
+            if len(x.shape) != self.rank:
+                raise ValueError(
+                    f"`{name}` must have {self.rank} dimensions, as those that the layer was built for. "
+                    f"Received: {name}.shape={tuple(x.shape)}"
+                )
+
     @property
     def is_plain(self):
         return self.rank == 3 and self.axes == (1,)

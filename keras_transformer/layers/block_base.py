@@ -193,6 +193,8 @@ class Block(keras.layers.Layer):
         return x if self.parallel else self._feed_forward_residual(x, self._feed(mask, training), training)
 
     def _as_computed(self, x):
+        if len(x.shape) != 3:
+            raise ValueError(f"{self.name} expects shape (batch, length, features). Received: {tuple(x.shape)}")
         return ops.cast(x, self.compute_dtype)
 
     def _scores_spec(self, attention, x, memory):

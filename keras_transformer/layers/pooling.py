@@ -140,8 +140,8 @@ def _only(real, mode):
 
 
 def _check(shape):
-    if len(shape) != 3 or shape[-1] is None:
+    if len(shape) != 3 or shape[-1] is None or shape[1] == 0:
         raise ValueError(
-            "Pooling expects vectors of shape (batch, length, features) with known features. "
+            "Pooling expects vectors of shape (batch, length, features) with known features and at least one token. "
             f"Received: inputs.shape={tuple(shape)}"
         )

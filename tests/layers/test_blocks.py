@@ -537,3 +537,14 @@ def test_refused_calls():
         with pytest.raises(ValueError) as error:
             call()
         assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize("block", [kt.layers.EncoderBlock, kt.layers.DecoderBlock])
+def test_a_built_block_refuses_another_rank(block):
+    layer, attention = block(2, 8), kt.layers.MultiHeadAttention(2, 4)
+    layer(vectors(2, 3, 4)), attention(vectors(2, 3, 4))
+    for shape in ((4,), (3, 4), (2, 3, 3, 4)):
+        with pytest.raises(ValueError, match="batch, length, features"):
+            layer(vectors(*shape))
+        with pytest.raises(ValueError, match="must have 3 dimensions"):
+            attention(vectors(*shape))
