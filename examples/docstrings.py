@@ -12,6 +12,8 @@ import keras_transformer as kt
 import tasks
 
 PACKAGES = ("numpy", "keras", "scipy", "matplotlib", "sklearn", "jax", "torch", "tensorflow", "transformers")
+SECTION = re.compile(r"^Parameters\n-+\n((?:.*\n?)*?)(?=\n\S.*\n-{3,}|\Z)", re.MULTILINE)
+PARAMETER = re.compile(r"^(\w+) : (.+)\n((?: {4}.*\n)+)", re.MULTILINE)  # up to an empty line
 DOCSTRING = re.compile(r':[ ]*\n\s+[rR]?"""(.+?)"""', re.DOTALL)  # behind a colon that ends a line
 
 
@@ -29,8 +31,38 @@ def find_docstrings(limit):
     return kt.data.TextPairs(list(found)[:limit], "docstrings")
 
 
-def source_files():
-    yield from tasks.python_files()
-    for package in PACKAGES:
+def find_texts(limit):
+    """The same as one text each, the first line in front."""
+    return [f"{line} {body}" for body, line in find_docstrings(limit)]
+
+
+def find_parameters(limit, longest=50):
+    """(file, [(name, type, what it is), ...]), parameters that are described one after the other in a docstring.
+
+    Of each docstring in NumPy's style the first parameters that have no more than `longest` words together.
+    """
+    found = {}
+    for path in source_files("numpy", "scipy", "sklearn", "matplotlib"):
+        for text in DOCSTRING.findall(path.read_text(encoding="utf-8", errors="replace")):
+            section = SECTION.search(inspect.cleandoc(text))
+            kept, words = [], 0
+            for cells in PARAMETER.findall(section[1] + "\n" if section else ""):
+                cells = tuple(" ".join(cell.split()) for cell in cells)
+                words += sum(len(cell.split()) for cell in cells)
+                if words > longest or not all(cells):
+                    break
+                kept.append(cells)
+            if kept:
+                found.setdefault(tuple(kept), path)
+        if len(found) >= limit:
+            break
+    return [(path, parameters) for parameters, path in found.items()][:limit]
+
+
+def source_files(*packages):
+    """The files of Python of these packages, or of its standard library and all that are known here."""
+    if not packages:
+        yield from tasks.python_files()
+    for package in packages or PACKAGES:
         if spec := importlib.util.find_spec(package):
             yield from tasks.python_files(spec.submodule_search_locations[0])

@@ -41,6 +41,23 @@ def parse_with_pairs(parser, argv):
     return args
 
 
+def parse_with_rows(parser, argv, data):
+    """The parsed options, with those of `read_parts` and `--from`; `data` says what its files are."""
+    rows = parser.add_mutually_exclusive_group()
+    rows.add_argument("--data", metavar="FILE", type=Path, help=data)
+    rows.add_argument("--tfds", metavar="NAME", help="a data set of TensorFlow Datasets")
+    for part in ("--valid", "--test"):
+        parser.add_argument(part, metavar="FILE", type=Path, help="as --data; without it a part of that is held out")
+    pretrained = "a model of masked_lm.py, to go on from instead of from nothing"
+    parser.add_argument("--from", dest="pretrained", metavar="FILE.keras", type=Path, help=pretrained)
+    args = parser.parse_args(argv)
+    if (args.valid or args.test) and not args.data:
+        parser.error("--valid and --test need --data")
+    if args.saved and args.pretrained:
+        parser.error("--saved trains nothing, and has no use for --from")
+    return args
+
+
 def choose_backend(args):
     """Before Keras is imported, which reads it then."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's remarks would stand among the results
@@ -137,6 +154,19 @@ def tfds_rows(name, *features, limit=None):
         yield tuple(row[feature] for feature in features)
 
 
+def tfds_classes(name, feature):
+    """The names of the classes of a feature with one for each token, of a data set of TensorFlow Datasets."""
+    import tensorflow_datasets as tfds
+
+    return tfds.builder(name).info.features[feature].feature.names
+
+
+def same(key):
+    """A str or bytes by its hash, which for texts that are the same to a reader is the same."""
+    found = key if isinstance(key, bytes) else " ".join(key.casefold().split()).encode()
+    return hashlib.sha256(found).digest()
+
+
 def split(rows, key, valid=0.1, test=0.1):
     """(train, valid, test), lists of rows: rows with the same key, such as copies of a text, are in one part.
 
@@ -144,15 +174,42 @@ def split(rows, key, valid=0.1, test=0.1):
     """
     groups = {}
     for row in rows:
-        found = key(row)
-        found = found if isinstance(found, bytes) else " ".join(found.casefold().split()).encode()
-        groups.setdefault(hashlib.sha256(found).digest(), []).append(row)
+        groups.setdefault(same(key(row)), []).append(row)
     if len(groups) < 3:
         raise ValueError(f"{len(groups)} different rows are too few to hold some out: at least 3 are needed")
     ordered = [groups[digest] for digest in sorted(groups)]
     num_test, num_valid = (max(1, round(len(ordered) * share)) for share in (test, valid))
     parts = ordered[num_test + num_valid :], ordered[num_test : num_test + num_valid], ordered[:num_test]
     return tuple([row for group in part for row in group] for part in parts)
+
+
+def read_parts(args, read, features, row, default, key, valid=0.1, test=0.1):
+    """(train, valid, test), lists of rows: those of the files or, where one is not given, a part of the first.
+
+    `read(path)` and `default(limit)` give rows, and of a data set `row` makes one of some `features`, or None. `key`
+    tells them apart, as in `split`: what is to be trained on has to give way to what is validated with, and both to
+    the test.
+    """
+    if args.tfds:
+        found = [row(*values) for values in tfds_rows(args.tfds, *features, limit=args.limit)]
+        rows = [row for row in found if row is not None]
+        print(f"{len(found) - len(rows):,} of {len(found):,} rows of {args.tfds} lack something: left out")
+    else:
+        rows = read(args.data) if args.data else default(args.limit)
+    train, *held_out = split(rows, key, valid, test)
+    for part, path in enumerate((args.valid, args.test)):
+        if path:
+            train, held_out[part] = train + held_out[part], read(path)
+    seen, kept = set(), []
+    for part in (held_out[1], held_out[0], train):
+        kept.append([row for row in part if same(key(row)) not in seen])
+        seen |= {same(key(row)) for row in part}
+    if not all(kept):
+        raise ValueError("all rows of one part are in another one as well: none are left")
+    test, valid, left = kept
+    print(f"{len(left):,} rows to train on, {len(valid):,} to validate, {len(test):,} to test", end="; ")
+    print(f"{len(train) + len(held_out[0]) - len(left) - len(valid):,} are left out, since another part has the same")
+    return left, valid, test
 
 
 def fit(model, data, valid, args, learning_rate, callbacks=(), warmup_steps=100, share=1.0, **compiled):

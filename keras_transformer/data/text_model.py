@@ -4,15 +4,18 @@ from pathlib import Path
 
 import keras
 
+from keras_transformer import layers
 from keras_transformer.data.tokenizers import Tokenizer
 from keras_transformer.files import written_whole
+
+WITH_LOGITS = (None, "language_model", "masked_lm")  # heads that end in a number for each id
 
 
 def save_text_model(model, tokenizer, path):
     """Write a model and its tokenizer side by side, each whole or not at all.
 
     Args:
-        model: a `keras.Model` that ends in logits (B, T, vocabulary_size).
+        model: a `keras.Model` that ends in logits (B, T, vocabulary_size), or in another head of `kt.models.with_head`.
         tokenizer: its `Tokenizer`.
         path: file to write, `NAME.keras`; the tokenizer goes to `NAME.tokenizer.json`.
 
@@ -64,9 +67,17 @@ def tokenizer_path(path):
 
 
 def _check_sizes(model, tokenizer, path):
-    shape = getattr(model, "output_shape", None)
-    if isinstance(shape, tuple) and shape[-1] != tokenizer.vocabulary_size:
+    num_ids = _num_ids(model)
+    if num_ids not in (None, tokenizer.vocabulary_size):
         raise ValueError(
             f"The model of {str(path)!r} and its tokenizer do not belong together: "
-            f"the one knows {shape[-1]} ids, the other {tokenizer.vocabulary_size}."
+            f"the one knows {num_ids} ids, the other {tokenizer.vocabulary_size}."
         )
+
+
+def _num_ids(model):
+    """How many ids a model knows, by its logits or its card; None where neither says it."""
+    if layers.read_head(model).get("head") not in WITH_LOGITS:
+        return layers.read_card(model).get("vocabulary_size")
+    shape = getattr(model, "output_shape", None)
+    return shape[-1] if isinstance(shape, tuple) else None

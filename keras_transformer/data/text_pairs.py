@@ -14,9 +14,9 @@ TARGET_IN_OTHER_SPLIT = "target also in another split"
 
 # What a header cell is made of: a column's role, a language's name, or a two-letter language code (ISO 639-1).
 _HEADER_WORDS = frozenset(
-    "source target src tgt trg input output sentence text translation summary document english german french spanish "
-    "italian portuguese dutch polish russian ukrainian czech turkish arabic hebrew hindi chinese japanese korean "
-    "eng deu ger fra fre spa ita por nld rus jpn zho".split()
+    "source target src tgt trg input output sentence text translation summary document label english german french "
+    "spanish italian portuguese dutch polish russian ukrainian czech turkish arabic hebrew hindi chinese japanese "
+    "korean eng deu ger fra fre spa ita por nld rus jpn zho".split()
 )
 _LANGUAGE_CODES = frozenset(
     "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en "

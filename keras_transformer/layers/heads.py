@@ -53,6 +53,9 @@ class TokensAt(keras.layers.Layer):
             )
         return (*places, x[-1])
 
+    def get_config(self):
+        return super().get_config()  # Keras refuses to write a policy as `dtype` where this is not overridden
+
 
 @register
 class StateAtToken(keras.layers.Layer):

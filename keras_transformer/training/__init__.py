@@ -1,6 +1,7 @@
 """What `compile` and `fit` need for token models: loss, metrics, schedules and what fine-tuning asks for."""
 
 from keras_transformer.training.callbacks import Budget, SampleTexts, StopOnInterrupt
+from keras_transformer.training.contrastive import ContrastiveLoss
 from keras_transformer.training.fine_tuning import (
     LayerwiseOptimizer,
     class_weights,
@@ -14,6 +15,7 @@ from keras_transformer.training.schedules import InverseSquareRootSchedule, Line
 
 __all__ = [
     "Budget",
+    "ContrastiveLoss",
     "InverseSquareRootSchedule",
     "LayerwiseOptimizer",
     "LinearWarmup",

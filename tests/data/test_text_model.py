@@ -58,6 +58,22 @@ def test_refused_paths_and_pairs(pair, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_with_another_head_need_not_end_in_as_many_numbers_as_ids(pair, tmp_path):
+    tokenizer = pair[1]
+    sizes = {"num_layers": 1, "hidden_dim": 8, "num_heads": 2, "intermediate_dim": 16}
+    bert = kt.models.bert(None, tokenizer.vocabulary_size, 9, **sizes)
+    other = kt.data.train_tokenizer(["abc"], level="character", min_frequency=1)
+    for head, classes in (("sequence_classification", 3), ("question_answering", None), ("sentence_embedding", None)):
+        model = kt.models.with_head(bert, head, num_classes=classes)
+        save_text_model(model, tokenizer, tmp_path / "small.keras")
+        with pytest.raises(ValueError, match=f"do not belong together.*{tokenizer.vocabulary_size} ids.*other 7"):
+            save_text_model(model, other, tmp_path / "small.keras")
+    loaded, _ = load_text_model(tmp_path / "small.keras")
+    assert loaded.output_shape == (None, 8)
+    with pytest.raises(ValueError, match="do not belong together"):
+        save_text_model(kt.models.with_head(bert, "masked_lm"), other, tmp_path / "small.keras")
+
+
 def test_files_that_cannot_be_read(pair, tmp_path):
     path = tmp_path / "small.keras"
     with pytest.raises(ValueError, match="Cannot read a model from .*small.keras"):

@@ -57,6 +57,7 @@ def test_a_clean_file_says_so_briefly(write):
         ("Source\tTarget", True),
         ("English\tGerman", True),
         ("source_text\ttarget text", True),
+        ("text\tlabel", True),
         ("Go.\tVa !", False),
         ("yes\toui", False),
         ("English\tDeutsch", False),

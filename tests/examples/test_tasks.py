@@ -6,7 +6,7 @@ import types
 import pytest
 
 import tasks
-from docstrings import find_docstrings
+from docstrings import find_docstrings, find_parameters, find_texts
 
 
 def test_copies_of_a_row_are_in_one_part():
@@ -62,6 +62,9 @@ def test_rows_of_a_data_set(monkeypatch):
     assert asked == [("reviews", "train[:9]"), ("reviews", "train")]
     with pytest.raises(ValueError, match="'reviews' has no feature 'image'. It has:.*label.*text"):
         list(tasks.tfds_rows("reviews", "image"))
+    feature = types.SimpleNamespace(feature=types.SimpleNamespace(names=["O", "B-X"]))
+    fake.builder = lambda name: types.SimpleNamespace(info=types.SimpleNamespace(features={"ner": feature}))
+    assert tasks.tfds_classes("news", "ner") == ["O", "B-X"]
     fake.load = None
     with pytest.raises(ValueError, match="'reviews' could not be loaded: TypeError"):
         list(tasks.tfds_rows("reviews", "text"))
@@ -95,3 +98,32 @@ def test_docstrings_are_a_body_and_a_line():
     assert len(set(pairs)) == 50
     for body, line in pairs:
         assert len(body.split()) >= 12 and 3 <= len(line.split()) <= 20 and line not in ("", body)
+    assert find_texts(2) == [f"{line} {body}" for body, line in pairs[:2]]
+
+
+def test_parameters_are_a_name_a_type_and_what_it_is():
+    found = find_parameters(50, longest=40)
+    assert len({parameters for _, parameters in found}) == 50
+    for path, parameters in found:
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        assert parameters and sum(len(cell.split()) for cells in parameters for cell in cells) <= 40
+        assert all(f"{name} : {kind} {what}" in text for name, kind, what in parameters)
+
+
+def test_parts_hold_different_rows_and_training_gives_way(capsys):
+    args = tasks.parse_with_rows(tasks.options("", minutes=1.0, limit=9), ["--data", "a", "--test", "b"], "rows")
+    files = {"a": [*"abcdefghijklmnopqrst"], "b": ["A", "b", "new"]}
+    read = lambda path: files[str(path)]  # noqa: E731
+    train, valid, test = tasks.read_parts(args, read, None, None, None, key=str)
+    assert test == files["b"] and len(valid) <= 2 and not {*train} & {*valid, "a", "b"}
+    assert sorted(train + valid) == files["a"][2:]
+    assert "3 to test; 2 are left out, since another part has the same" in capsys.readouterr().out
+    args.tfds, args.data, args.test = "letters", None, None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "tfds_rows", lambda name, *features, limit: [(x, None) for x in "abc"[:limit]])
+        parts = tasks.read_parts(args, None, "xy", lambda x, y: x, None, key=str)
+    assert sorted(sum(parts, [])) == [*"abc"]
+    files["b"] = files["a"]
+    args = tasks.parse_with_rows(tasks.options("", minutes=1.0, limit=9), ["--data", "a", "--test", "b"], "rows")
+    with pytest.raises(ValueError, match="all rows of one part are in another one"):
+        tasks.read_parts(args, read, None, None, None, key=str)

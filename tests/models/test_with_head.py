@@ -321,6 +321,8 @@ def test_heads_with_two_outputs_train():
     labels = {"masked_lm": np.array([[6, 8], [6, 0]]), "next_sentence": np.array([0, 1])}
     history = model.fit(inputs, labels, epochs=6, verbose=0).history["loss"]
     assert history[-1] < 0.9 * history[0]
+    layer = model.get_layer("masked_tokens")
+    assert type(layer).from_config(layer.get_config()).dtype_policy == layer.dtype_policy
 
 
 # models of a user
