@@ -83,30 +83,30 @@ def train(train_rows, valid_rows, path, args):
     backbone, tokenizer = encoder.start([" ".join(encoder.WORD.findall(text)) for text in texts], args)
     model = kt.models.with_head(backbone, "question_answering", mask_question=True)
     batches = encoder.NoisyBatches(*data(train_rows, tokenizer, args), tokenizer, args)
-    ends = ("start", "end")
-    options = {"loss": {end: kt.training.MaskedCrossentropy() for end in ends}}
-    options["weighted_metrics"] = {end: [kt.training.TokenAccuracy(name="accuracy")] for end in ends}
-    best = keras.callbacks.EarlyStopping("val_start_accuracy", 0, 10, mode="max", restore_best_weights=True)
-    valid = data(valid_rows, tokenizer, args)
-    history = tasks.fit(model, batches, valid, args, args.learning_rate, [best], **options)
+    kinds = {"loss": kt.training.MaskedCrossentropy, "weighted_metrics": kt.training.TokenAccuracy}
+    options = {name: {end: kind() for end in ("start", "end")} for name, kind in kinds.items()}
+    best = keras.callbacks.EarlyStopping("val_start_token_accuracy", 0, 10, mode="max", restore_best_weights=True)
+    history = tasks.fit(model, batches, data(valid_rows, tokenizer, args), args, args.learning_rate, [best], **options)
     kt.inspect.plot_history(history, path.with_suffix(".png"))
-    kt.data.save_text_model(model, tokenizer, path)
+    lengths = np.bincount([len(encoder.WORD.findall(row.answer)) - 1 for row in train_rows])
+    encoder.save(model, tokenizer, path, lengths=lengths.tolist())
 
 
-def answers(model, tokenizer, rows, args):
-    """The part of each text that answers best."""
+def answers(model, tokenizer, lengths, rows, args):
+    """The part of each text that answers best; `lengths` are the numbers of known answers of one word, of two, ..."""
     inputs, _, owners = arrays(rows, tokenizer, args)
     logits = model.predict(inputs, verbose=0)
-    spans = kt.models.best_span(logits["start"], logits["end"], owners >= 0, args.longest)
-    found = []
-    for row, owner, start, end in zip(rows, owners, spans.start[:, 0], spans.end[:, 0]):
-        words = list(encoder.WORD.finditer(row.context))
-        found.append(row.context[words[owner[start]].start() : words[owner[end]].end()] if start >= 0 else "")
+    spans = kt.models.best_span(logits["start"], logits["end"], owners >= 0, args.longest, n_best=20)
+    found, prior = [], np.log1p(lengths)
+    for row, owner, start, end, score in zip(rows, owners, *spans):
+        # The model says where answers start and end, each by itself: how long they are has to be said as well.
+        best = np.argmax(score + prior[np.minimum(owner[end] - owner[start], len(prior) - 1)])
+        words, first, last = list(encoder.WORD.finditer(row.context)), owner[start[best]], owner[end[best]]
+        found.append(row.context[words[first].start() : words[last].end()] if words else "")
     return found
 
 
 def scores(found, wanted):
-    """Share of exact matches, and mean F1 of their words."""
     pairs = [[normal(text) for text in pair] for pair in zip(found, wanted)]
     exact = [ours == theirs for ours, theirs in pairs]
     common = [2 * (Counter(ours) & Counter(theirs)).total() / (len(ours + theirs) or 1) for ours, theirs in pairs]
@@ -128,16 +128,16 @@ def main(args):
     with tasks.one_line_errors():
         path = args.saved or args.output / "reader.keras"
         if not args.ask:
-            sources = (questions.read_questions, questions.FEATURES, questions.row_of_data_set)
-            parts = tasks.read_parts(args, *sources, questions.find_questions, key=lambda row: row.source)
+            parts = tasks.read_parts(args, *questions.SOURCES, key=lambda row: row.source)
             args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             train(*parts[:2], path, args)
         model, tokenizer = encoder.load(path, args, "question_answering")  # the file, also just after the training
+        reader = (model, tokenizer, encoder.settings(path)["lengths"])
         if args.ask:
-            return print(*answers(model, tokenizer, [questions.Row(args.ask, args.text, 0, "", "")], args))
+            return print(*answers(*reader, [questions.Row(args.ask, args.text, 0, "", "")], args))
         rows, wanted = parts[2], [row.answer for row in parts[2]]
-        found = answers(model, tokenizer, rows, args)
+        found = answers(*reader, rows, args)
     print(f"\n{scores(found, wanted)} of {len(rows):,} questions")
     print(f"{scores(rarest(parts[0], rows), wanted)} by the rarest word")
     for row, ours in list(zip(rows, found))[:: -(-len(rows) // 4)]:

@@ -11,7 +11,6 @@ import tasks
 from docstrings import find_parameters
 
 COLUMNS = ("question", "context", "answer_start", "answer")
-FEATURES = ("question", "context", "answers")
 
 
 class Row(NamedTuple):
@@ -66,3 +65,6 @@ def find_questions(limit):
             context += f"{text} "
         rows += [Row(question, context[:-1], start, answer, str(path)) for question, start, answer in spans]
     return rows[:limit]
+
+
+SOURCES = (read_questions, ("question", "context", "answers"), row_of_data_set, find_questions)  # for `read_parts`

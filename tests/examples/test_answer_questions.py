@@ -57,7 +57,7 @@ def test_training_writes_and_scores_the_model(trained):
     assert f"{data}: {broken}" in printed and "49 rows to train on, 6 to validate, 6 to test" in printed
     assert len(re.findall(r"1 of \d+ answers stand behind the first 24 tokens: left out", printed)) == 1
     assert len(re.findall(SCORES, printed)) == 1
-    names = ["reader.keras", "reader.png", "reader.tokenizer.json"]
+    names = ["reader.keras", "reader.png", "reader.settings.json", "reader.tokenizer.json"]
     assert sorted(path.name for path in output.iterdir()) == names
     assert imread(output / "reader.png").ndim == 3
 
@@ -98,9 +98,11 @@ def test_answers_are_whole_words_of_the_text():
     logits = {"start": np.zeros(owners.shape), "end": np.zeros(owners.shape)}
     logits["start"][:, begins[2]] = logits["end"][:, begins[5]] = 9
     logits["start"][:, 0] = 99  # which is no place in the text
+    logits["start"][:, begins[5]] = 8
     fixed = types.SimpleNamespace(predict=lambda inputs, verbose: logits)
     args = parse(*TINY, "--max-tokens", 60)
-    assert answer_questions.answers(fixed, tokenizer, rows, args)[0] == "Zyrian's cat"
+    for lengths, answer in (([5, 5, 5, 5], "Zyrian's cat"), ([90, 0, 0, 5], "cat"), ([9], "Zyrian's cat")):
+        assert answer_questions.answers(fixed, tokenizer, lengths, rows, args)[0] == answer
 
 
 def test_scores_by_hand():
@@ -126,9 +128,10 @@ def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, 
     kept = []
     monkeypatch.setattr(answer_questions.tasks, "fit", lambda *_, **__: {"loss": [1.0]})
     monkeypatch.setattr(kt.inspect, "plot_history", lambda *_: None)
-    monkeypatch.setattr(kt.data, "save_text_model", lambda model, tokenizer, path: kept.append(tokenizer))
+    monkeypatch.setattr(encoder, "save", lambda model, tokenizer, path, **more: kept.extend([tokenizer, more]))
     answer_questions.train(*parts[:2], tmp_path / "x.keras", args)
     assert len(kept[0].encode("zyzzyva")[0]) > 4 and len(kept[0].encode("cat")[0]) == 1
+    assert kept[1] == {"lengths": [0, 56]}  # a cat and a number
 
 
 def test_questions_come_from_docstrings_and_data_sets():
