@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tasks
 
-SIZES = {"vocabulary_size": 6000, "layers": 2, "heads": 4, "hidden_dim": 192, "max_tokens": 64, "batch_size": 64}
+SIZES = {"vocabulary_size": 4000, "layers": 2, "heads": 4, "hidden_dim": 128, "max_tokens": 64, "batch_size": 64}
 SIZES |= {"limit": 20_000, "dropout": 0.1, "learning_rate": 2e-3, "temperature": 0.05}
 
 
