@@ -3,8 +3,7 @@
 import re
 
 from keras_transformer.convert import files, heads
-from keras_transformer.convert.config import builder_arguments
-from keras_transformer.convert.pretrained import family_of
+from keras_transformer.convert.pretrained import arguments_of, family_of
 from keras_transformer.convert.table import LAYER
 
 
@@ -27,12 +26,13 @@ def describe(directory, head=None):
     config, tensors = files.read_config(directory), files.Tensors(directory)
     family, builder = family_of(config)
     wanted = heads.find(family, config, head)
-    arguments = ", ".join(f"{name}={value!r}" for name, value in builder_arguments(config, family.FIELDS).items())
+    arguments, _ = arguments_of(family, config, files.read_generation(directory), tensors, wanted)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     lines = [f"keras_transformer.models.{builder.__name__}(None, {arguments})"]
     if wanted is not None:
         of_head = ", ".join(f"{name}={value!r}" for name, value in heads.options(wanted, config, head).items())
         lines.append(f"keras_transformer.models.with_head(model, {of_head})")
-    found, prefix = heads.tables(family, config, wanted), getattr(family, "PREFIX", "")
+    found, prefix = heads.tables(family, config, wanted, head), getattr(family, "PREFIX", "")
     width = max(map(len, tensors), default=0)
     for name, stored in tensors.items():
         places = _place(name, found, prefix)

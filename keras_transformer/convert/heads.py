@@ -165,12 +165,17 @@ def _num_classes(config):
     return config.get("num_labels") or len(config.get("id2label") or ()) or 2
 
 
-def tables(family, config, head):
-    """What `table.load` takes for a folder's tensors, in a model with the `Head`, or None: a dict."""
+def tables(family, config, head, asked):
+    """What `table.load` takes for a folder's tensors, in a model with the `Head`, or None: a dict.
+
+    Heads are only left off where another one, or none, was asked for: else a tensor without a place is an error.
+    """
     folder = family.HEADS.get(kind_of(config))
     prefix = "" if folder is None else folder.prefix
-    own = [] if head is None else [row for row in family.ROWS if row.paths[0].startswith("logits/")]
-    others = [*own, *(row for other in family.HEADS.values() for row in other.rows)]
+    others = []
+    if asked is not None:
+        others = [row for other in family.HEADS.values() for row in other.rows]
+        others += [] if head is None else [row for row in family.ROWS if _is_own(row)]
     tied = [(prefix + name, prefix + twin) for name, twin in getattr(family, "TIED", ())]
     return {
         "rows": rows(family.ROWS, prefix, head),
@@ -183,9 +188,13 @@ def rows(below, prefix, head):
     """The rows of a model with the `Head`, or None; logits of its own, and what the head has instead, are left off."""
     of_head = () if head is None else head.rows
     replaced = {path for row in of_head for path in row.paths}
-    kept = [row for row in below if not replaced & {*row.paths}]
-    kept = [row for row in kept if head is None or not row.paths[0].startswith("logits/")]
+    kept = [row for row in below if not (replaced & {*row.paths} or (head is not None and _is_own(row)))]
     return [*under(prefix, "", kept), *of_head]
+
+
+def _is_own(row):
+    """Whether a row is of the logits that a builder makes."""
+    return row.paths[0].startswith("logits/")
 
 
 def written(family, config, card):
@@ -209,4 +218,6 @@ def written(family, config, card):
         config.pop("num_labels", None)
     if name == "regression":
         config["problem_type"] = "regression"
+    elif name is not None and config.get("problem_type") == "regression":
+        config["problem_type"] = None
     return family.HEADS[kinds[0]] if kinds else None, config

@@ -68,10 +68,8 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     family, builder = family_of(config)
     wanted = heads.find(family, config, head)
     try:
-        arguments = builder_arguments(config, family.FIELDS)
-        elsewhere = _of_folder(family, tensors, arguments, wanted, config) | _of_generation(generation, family)
-        elsewhere |= _without_unknown_ids(arguments | elsewhere)
-        arguments |= elsewhere | options
+        arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
+        arguments |= options
         of_head = {} if wanted is None else heads.options(wanted, config, head)
         _check_sizes({**arguments, **of_head}, tensors)
         model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
@@ -79,9 +77,9 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     except (TypeError, AttributeError, KeyError, OverflowError) as error:  # values of another kind
         raise ValueError(f"{files.CONFIG} says what no {config['model_type']} can be: {error}") from error
     if wanted is not None and any(row.theirs in tensors for row in wanted.rows):
-        load_tensors(whole, tensors, family, config, wanted)
+        load_tensors(whole, tensors, family, heads.tables(family, config, wanted, head))
     else:
-        load_tensors(model, tensors, family, config)
+        load_tensors(model, tensors, family, heads.tables(family, config, None, head))
     prefix = getattr(family, "PREFIX", "")
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     told, untold = _config_with(options, config, family.FIELDS)
@@ -139,10 +137,18 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
     files.write_folder(directory, config, tensors, max_shard_size, published.get("generation"))
 
 
-def load_tensors(model, tensors, family, config, head=None):
-    """Give a model the weights of a mapping by the table of a family, a module of `convert`, and of a `Head`."""
+def load_tensors(model, tensors, family, tables):
+    """Give a model the weights of a mapping by the tables of a family, a module of `convert`, and of its head."""
     told = {"prefix": getattr(family, "PREFIX", ""), "zeros": getattr(family, "ZEROS", ())}
-    table.load(model, tensors, **heads.tables(family, config, head), **told)
+    table.load(model, tensors, **tables, **told)
+
+
+def arguments_of(family, config, generation, tensors, head):
+    """The arguments of the builder for a folder, and those among them that its config alone does not say."""
+    arguments = builder_arguments(config, family.FIELDS)
+    elsewhere = _of_folder(family, tensors, arguments, head, config) | _of_generation(generation, family)
+    elsewhere |= _without_unknown_ids(arguments | elsewhere)
+    return arguments | elsewhere, elsewhere
 
 
 def _of_folder(family, tensors, arguments, head, config):
@@ -166,6 +172,8 @@ def _without_unknown_ids(arguments):
     The configs of small models often keep the ids of a large vocabulary.
     """
     found, size = {}, arguments.get("vocabulary_size")
+    if not isinstance(size, int):  # of images, or to be refused by the builder
+        return found
     for name in ("start_token_id", "stop_token_id", "pad_token_id"):
         value = arguments.get(name)
         ids = value if isinstance(value, list) else [value]

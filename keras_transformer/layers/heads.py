@@ -10,6 +10,7 @@ from keras_transformer.arguments import check_id
 from keras_transformer.layers.common import check_mask, register
 from keras_transformer.layers.pooling import pool
 from keras_transformer.ops.masks import NOT_A_TOKEN, combine
+from keras_transformer.ops.rows import at
 
 HIDDEN_LOGIT = -1e9  # finite, so that a row without any place to choose gives no NaN
 
@@ -36,7 +37,7 @@ class TokensAt(keras.layers.Layer):
     def call(self, inputs):
         x, places = inputs
         last = ops.shape(x)[1] - 1
-        rows = ops.take_along_axis(x, ops.clip(ops.cast(places, "int32"), 0, last)[..., None], axis=1)
+        rows = at(x, ops.clip(ops.cast(places, "int32"), 0, last))
         rows = ops.where((places > NOT_A_TOKEN)[..., None], rows, ops.zeros((), rows.dtype))
         is_outside = ops.logical_or(places > last, places < NOT_A_TOKEN)
         return ops.where(is_outside[..., None], ops.full((), float("nan"), rows.dtype), rows)

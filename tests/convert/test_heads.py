@@ -202,3 +202,29 @@ def test_a_t5_that_says_it_is_not_tied_and_is(tmp_path):
     again = theirs_in(tmp_path / "ours", type(model))
     assert again.config.scale_decoder_outputs is False
     assert_same(loaded, again)
+
+
+def test_a_tensor_of_a_head_is_not_passed_over_unasked(tmp_path):
+    """The config does not say that there is a head; only who leaves it off says that it is not needed."""
+    theirs("GPT2ForTokenClassification").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["GPT2LMHeadModel"]}))
+    with pytest.raises(ValueError, match="no place for these tensors.*classifier.bias"):
+        load_pretrained(tmp_path)
+    assert load_pretrained(tmp_path, head=False).output_shape == (None, None, 19)
+
+
+def test_described_as_it_is_built(tmp_path):
+    """With what the tensors say: there is no pooler."""
+    theirs("RobertaForTokenClassification").save_pretrained(tmp_path)
+    assert "pooler=False" in kt.convert.describe(tmp_path).splitlines()[0]
+
+
+def test_classes_instead_of_a_number(tmp_path):
+    theirs("BertForSequenceClassification", num_labels=1).save_pretrained(tmp_path / "theirs")
+    model = load_pretrained(tmp_path / "theirs")
+    save_pretrained(model, tmp_path / "number")
+    model = load_pretrained(tmp_path / "number")
+    model = kt.models.with_head(model, "sequence_classification", num_classes=4)
+    save_pretrained(model, tmp_path / "classes")
+    assert kt.layers.read_head(load_pretrained(tmp_path / "classes"))["head"] == "sequence_classification"
