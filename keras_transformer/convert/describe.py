@@ -4,7 +4,6 @@ import re
 
 from keras_transformer.convert import files, heads
 from keras_transformer.convert.pretrained import arguments_of, family_of
-from keras_transformer.convert.table import LAYER
 
 
 def describe(directory, head=None):
@@ -43,8 +42,7 @@ def describe(directory, head=None):
 def _place(name, found, prefix):
     for full in (name, prefix + name):
         for row in found["rows"]:
-            pattern = re.escape(row.theirs).replace(re.escape(LAYER), r"(\d+)")
-            match = re.fullmatch(pattern, full)
+            match = re.fullmatch(row.pattern(), full)
             if match:
                 return "-> " + ", ".join(row.at(match[1] if match.groups() else "").paths)
         for tied, twin in found["tied"]:

@@ -75,6 +75,24 @@ ROBERTA = MappingProxyType(
         "ForQuestionAnswering": BERT["ForQuestionAnswering"],
     }
 )
+DISTILBERT = MappingProxyType(
+    {
+        "ForMaskedLM": Head(
+            "masked_lm",
+            [
+                *dense("vocab_transform", "masked_lm_dense"),
+                *layer_norm("vocab_layer_norm", "masked_lm_norm"),
+                Row("vocab_projector.bias", "masked_lm_bias/bias"),
+            ],
+            [("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight")],
+        ),
+        "ForSequenceClassification": Head(
+            "sequence_classification", [*dense("pre_classifier", "pooler/dense"), *CLASSIFIER]
+        ),
+        "ForTokenClassification": BERT["ForTokenClassification"],
+        "ForQuestionAnswering": BERT["ForQuestionAnswering"],
+    }
+)
 SCORE = [Row("score.weight", "classifier/kernel", LINEAR)]
 GPT_2 = MappingProxyType(
     {
@@ -87,6 +105,12 @@ LLAMA = MappingProxyType(
     {
         "ForSequenceClassification": Head("sequence_classification", SCORE),
         "ForTokenClassification": Head("token_classification", dense("score", "classifier")),
+    }
+)
+OPT = MappingProxyType(
+    {
+        "ForSequenceClassification": Head("sequence_classification", SCORE),
+        "ForQuestionAnswering": Head("question_answering", SPAN),
     }
 )
 BART = MappingProxyType(
@@ -103,12 +127,13 @@ T5 = MappingProxyType(
 )
 NONE = MappingProxyType({})
 
-KIND = re.compile(r"(For[A-Z]\w*|(LMHead)?Model)$")
+KIND = re.compile(r"(For[A-Z]\w*|(LMHead|MT)?Model)$")
 # What the builders make without `with_head`, by the family's own kind.
 OWN = MappingProxyType(
     {
         "Model": None,
         "LMHeadModel": "language_model",
+        "MTModel": "language_model",
         "ForCausalLM": "language_model",
         "ForConditionalGeneration": "language_model",
         "ForImageClassification": "image_classification",
@@ -157,7 +182,7 @@ def options(head, config, asked=None):
     is_number = config.get("problem_type") == "regression" or classes == 1
     name = asked or ("regression" if head.ours == "sequence_classification" and is_number else head.ours)
     found = {"head": name, "num_classes": classes if name in OF_CLASSES else None}
-    dropout = config.get("classifier_dropout")
+    dropout = config.get("classifier_dropout", config.get("seq_classif_dropout"))
     return found if dropout is None else {**found, "dropout": dropout}
 
 
@@ -207,7 +232,7 @@ def written(family, config, card):
     kinds = [kind for kind, head in family.HEADS.items() if head.ours == _as_theirs(name)]
     if name is not None and name != OWN[family.KIND] and not kinds:
         raise ValueError(f"`transformers` has no model of the type {config['model_type']!r} with a head {name!r}.")
-    kind = kinds[0] if kinds else family.KIND if kind_of(config) in family.HEADS else None
+    kind = kinds[0] if kinds else family.KIND if name is not None or kind_of(config) in family.HEADS else None
     config = dict(config)
     if kind is not None and kind_of(config) is not None:
         config["architectures"] = [KIND.sub(kind, config["architectures"][0])]

@@ -1,10 +1,10 @@
-"""Llama, Mistral, Qwen 2 and Qwen 3."""
+"""Llama, whose wiring the next ones share."""
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.table import FROM_HEADS, LINEAR, TABLE, Row, dense, rms_norm, under
 
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+MODEL_TYPES = ("llama",)
 KIND, HEADS = "ForCausalLM", heads.LLAMA
 PREFIX = "model."
 
@@ -26,25 +26,18 @@ SIZES = [
     ),
 ]
 
-FIELDS = [
+COMMON = [
     *SIZES,
-    *same(
-        attention_bias="use_bias",
-        tie_word_embeddings="tie_embeddings",
-        sliding_window="sliding_window",
-        rope_theta="rotary_base",
-        layer_types="layer_types",
-    ),
+    *same(tie_word_embeddings="tie_embeddings", rope_theta="rotary_base"),
     Field("rope_scaling", "rotary_scaling", filled=LENGTH),
     Field("rope_parameters", "rotary_scaling", filled=LENGTH),
     Field("rope_parameters.rope_theta", "rotary_base"),
-    Field(
-        "model_type", "use_bias", {"qwen2": ("query", "key", "value"), "llama": None, "mistral": None, "qwen3": None}
-    ),
-    Field("model_type", "qk_norm", {"qwen3": True, "llama": None, "mistral": None, "qwen2": None}),
-    # Which layers slide depends on their number where this is on, so only a list of them says it.
-    Field("use_sliding_window", "layer_types", {None: None, False: ("full_attention",)}, unless="layer_types"),
     Field("hidden_act", "activation", {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}, "silu"),
+]
+
+FIELDS = [
+    *COMMON,
+    Field("attention_bias", "use_bias", {True: True, False: False}, False),
     Field("mlp_bias", None, {False: None}, False),
 ]
 

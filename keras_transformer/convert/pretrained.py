@@ -7,15 +7,20 @@ from keras_transformer import models
 from keras_transformer.arguments import check_count, check_size
 from keras_transformer.convert import files, heads, table
 from keras_transformer.convert.config import builder_arguments
+from keras_transformer.convert.new_config import config_for
 from keras_transformer.layers import read_card, read_head
 
 # The module of `convert` with a family's table, and the builder that it is for.
 BUILDERS = MappingProxyType(
-    {"bart": "bart", "bert": "bert", "gemma": "llama", "gpt2": "gpt", "llama": "llama", "roberta": "bert"}
-    | {"t5": "t5", "vit": "vit"}
+    dict.fromkeys(("bert", "distilbert", "roberta"), "bert")
+    | dict.fromkeys(("gpt2", "opt"), "gpt")
+    | dict.fromkeys(("llama", "mistral", "qwen", "phi3", "mixtral", "gemma"), "llama")
+    | dict.fromkeys(("bart", "marian"), "bart")
+    | {"t5": "t5", **dict.fromkeys(("deit", "vit"), "vit")}
 )
 TYPES = ("float32", "float16", "bfloat16")
 SIZES = ("vocabulary_size", "max_sequence_length", "intermediate_dim", "hidden_dim", "num_classes", "num_segments")
+SIZES += ("num_experts",)
 LAYERS = ("num_layers", "num_decoder_layers")
 # Options that a config need not say for the weights to mean the same.
 OF_USE = ("name", "seed", "dropout", "feed_forward_dropout", "stochastic_depth", "with_segments")
@@ -30,9 +35,9 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     and the safetensors files, one or several with an index, hold the weights, of which every one must have its place.
     Tensors are read one after another, so loading takes the model's memory and one tensor more.
 
-    The families are BERT, RoBERTa, GPT-2, Llama, Mistral, Qwen 2, Qwen 3, Gemma 2, Gemma 3 (text), T5, mT5, BART, mBART
-    and ViT, with the heads of `transformers` for classes, tokens and answers, and BERT's masked language model and next
-    sentence.
+    The families are BERT, RoBERTa, DistilBERT, GPT-2, OPT, Llama, Mistral, Mixtral, Phi-3, Qwen 2, Qwen 3, Gemma 2,
+    Gemma 3 (text), T5, mT5, BART, mBART, Marian, ViT and DeiT, with the heads of `transformers` for classes, tokens and
+    answers, and BERT's masked language model and next sentence.
 
     Args:
         directory: the folder.
@@ -91,8 +96,9 @@ def load_pretrained(directory, head=None, dtype=None, **options):
 def save_pretrained(model, directory, max_shard_size=5 * 10**9):
     """Write a model as a folder that `transformers` and every engine that reads its files loads.
 
-    The model is one that `load_pretrained` made, also after `fit`, after `.keras` files or as a clone: it carries the
-    config that it came with. The weights keep their type and come back bit for bit.
+    The model is one that `load_pretrained` or a builder of `kt.models` made, also after `fit`, after `.keras` files, as
+    a clone or with another head. What was loaded carries the config that it came with, and its weights come back bit
+    for bit; for what was built a config is found that says the same, of the first type of the family that can.
 
     Args:
         model: the model.
@@ -100,9 +106,8 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
         max_shard_size: int, bytes of one file's tensors; above that there are several files and an index.
 
     Raises:
-        ValueError: the folder exists, or the model did not come from a published checkpoint, was loaded with options
-            that no config of its family can say, or has got weights that no tensor holds, such as adapters that were
-            not merged.
+        ValueError: the folder exists, or the model is of no family, was made with options that no config of its family
+            can say, or has got weights that no tensor holds, such as adapters that were not merged.
 
     Example:
 
@@ -115,12 +120,8 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
     ['config.json', 'model.safetensors']
     """
     check_size(max_shard_size=max_shard_size)
-    published = read_card(model).get("published")
-    if not published:
-        raise ValueError(
-            f"The model {getattr(model, 'name', model)!r} did not come from `load_pretrained`, so there is no config "
-            "to write beside its weights."
-        )
+    card = read_card(model)
+    published = card.get("published") or {"config": config_for(model, BUILDERS)}
     if published.get("untold"):
         raise ValueError(
             f"The model was loaded with {', '.join(published['untold'])}, which no config of the type "
@@ -128,12 +129,15 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
         )
     family, _ = family_of(published["config"])
     head, config = heads.written(family, published["config"], read_head(model))
-    config = _up_to_date(config, family.FIELDS, published.get("elsewhere", {}), read_card(model))
+    if "published" in card:
+        config = _up_to_date(config, family.FIELDS, published.get("elsewhere", {}), card)
     tensors = table.save(model, heads.rows(family.ROWS, "" if head is None else head.prefix, head))
-    if published["is_bare"] and head is None:
+    if published.get("is_bare") and head is None:
         tensors = {name.removeprefix(family.PREFIX): x for name, x in tensors.items()}
+    dtype = next(iter(tensors.values())).dtype  # of the first table: some layers compute in 32 bits whatever it is
+    tensors = {name: x.astype(dtype, copy=False) for name, x in tensors.items()}
     config.pop("torch_dtype", None)
-    config["dtype"] = str(next(iter(tensors.values())).dtype)
+    config["dtype"] = str(dtype)
     files.write_folder(directory, config, tensors, max_shard_size, published.get("generation"))
 
 
@@ -261,7 +265,7 @@ def _check_sizes(arguments, tensors):
     heads = (arguments.get("num_heads") or 1) * (arguments.get("key_dim") or 1)
     products = {"num_layers": layers * hidden, "num_heads": heads * hidden * max(layers, 1)}
     products |= {name: hidden * (arguments.get(name) or 1) for name in SIZES}
-    products["intermediate_dim"] *= max(layers, 1)
+    products["intermediate_dim"] *= max(layers, 1) * (arguments.get("num_experts") or 1)
     for name, product in products.items():
         if product > limit:
             raise ValueError(

@@ -1,6 +1,7 @@
 """Declarative tables between a checkpoint's tensors and a model's variables, read in both directions.
 
-A table is a list of rows (their name, our variable path, reversible change). `{i}` stands for the number of a layer.
+A table is a list of rows (their name, our variable path, reversible change). `{i}` stands for the number of a layer,
+`{e}` for that of an expert, whose tensors are one variable of ours.
 A row takes part if the model has its variables, so one table serves every option of a family; what is missing on
 either side is an error, never a guess.
 
@@ -15,6 +16,7 @@ import numpy as np
 from keras import ops
 
 LAYER = "{i}"
+EXPERT = "{e}"
 
 
 class Change(NamedTuple):
@@ -73,7 +75,7 @@ class Row(NamedTuple):
     """A tensor of a checkpoint and the variable, or the variables one behind the other, that it holds.
 
     Attributes:
-        theirs: its name, with `{i}` for the number of a layer.
+        theirs: its name, with `{i}` for the number of a layer, `{e}` for the index in the first axis of ours.
         ours: the path of the variable, or several, fused along `axis` of theirs.
         change: how it becomes ours.
         axis: of theirs, along which several lie behind each other.
@@ -95,6 +97,24 @@ class Row(NamedTuple):
     def at(self, number):
         """The row of one layer."""
         return self._renamed(lambda name: name.replace(LAYER, number), lambda path: path.replace(LAYER, number))
+
+    @property
+    def of_experts(self):
+        """Whether each index of the variables' first axis is a tensor of its own."""
+        return EXPERT in self.theirs
+
+    def names(self, variables):
+        """The names of their tensors: one, or one for each expert."""
+        number = variables[self.paths[0]].shape[0] if self.of_experts else 1
+        return [self.theirs.replace(EXPERT, str(i)) for i in range(number)]
+
+    def pattern(self):
+        """A regular expression for their names, with a group for the number of a layer."""
+        return re.escape(self.theirs).replace(re.escape(LAYER), r"(\d+)").replace(re.escape(EXPERT), r"\d+")
+
+    def shapes(self, variables):
+        """The shapes of its variables, of one expert."""
+        return [tuple(variables[path].shape)[self.of_experts :] for path in self.paths]
 
     def fits(self, paths):
         """Whether a model with these paths says that the row takes part."""
@@ -183,14 +203,15 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
     Raises:
         ValueError: a tensor is missing, of another shape, or used by no row. Nothing is changed then.
     """
-    tensors = _with_prefix(tensors, [row.theirs for row in rows], ignored, prefix)
+    tensors = _as_in_table(tensors, rows, ignored, prefix)
     variables = {variable.path: variable for variable in model.variables if not _is_seed(variable)}
     rows, unused = match(rows, variables), set(tensors)
     for row in rows:
-        if row.theirs not in tensors:
-            raise ValueError(f"The checkpoint has no tensor {row.theirs!r}, which holds {', '.join(row.paths)}.")
-        _check_shape(row, tensors[row.theirs], variables)
-        unused.discard(row.theirs)
+        for name in row.names(variables):
+            if name not in tensors:
+                raise ValueError(f"The checkpoint has no tensor {name!r}, which holds {', '.join(row.paths)}.")
+            _check_shape(row, name, tensors[name], variables)
+            unused.discard(name)
     for name, twin in tied:
         if name in unused and twin in tensors:
             if not np.array_equal(tensors[name], tensors[twin]):
@@ -201,8 +222,9 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
     if left:
         raise ValueError(f"The model has no place for these tensors: {left}")
     for row in rows:  # one tensor after another, as a model may take most of the memory
-        for path, part in zip(row.paths, _parts(row, tensors[row.theirs], variables), strict=True):
-            variables[path].assign(part)
+        parts = [_parts(row, tensors[name], variables) for name in row.names(variables)]
+        for path, *of_each in zip(row.paths, *parts, strict=True):
+            variables[path].assign(np.stack(of_each) if row.of_experts else of_each[0])
 
 
 def _named(patterns, names):
@@ -216,42 +238,46 @@ def save(model, rows):
     }
     tensors = {}
     for row in match(rows, variables):
-        parts = [row.change.to_theirs(variables[path]) for path in row.paths]
-        tensors[row.theirs] = parts[0] if len(parts) == 1 else np.concatenate(parts, row.axis)
+        values = [variables[path] for path in row.paths]
+        for i, name in enumerate(row.names(variables)):
+            parts = [row.change.to_theirs(value[i] if row.of_experts else value) for value in values]
+            tensors[name] = parts[0] if len(parts) == 1 else np.concatenate(parts, row.axis)
     return tensors
 
 
-def _with_prefix(tensors, names, ignored, prefix):
-    """The tensors under the names of the table, which have the prefix."""
-    if not prefix:
-        return dict(tensors)
-    known = [re.escape(name).replace(re.escape(LAYER), r"\d+") for name in names] + list(ignored)
-    known = re.compile("|".join(f"(?:{pattern})" for pattern in known))
-    full = {name: prefix + name if known.fullmatch(prefix + name) else name for name in tensors}
-    if len(set(full.values())) < len(full):
-        twice = sorted(name for name in full if prefix + name in full)
-        raise ValueError(f"The checkpoint has these tensors with and without {prefix!r} in front: {twice}")
-    return {full[name]: tensor for name, tensor in tensors.items()}
+def _as_in_table(tensors, rows, ignored, prefix):
+    """The tensors under the names of the table, which have the prefix, and no older names of norms."""
+    known = re.compile("|".join(f"(?:{pattern})" for pattern in [*(row.pattern() for row in rows), *ignored]))
+    found = {}
+    for name in tensors:
+        newer = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        names = (name, prefix + name, newer, prefix + newer)
+        found.setdefault(next(filter(known.fullmatch, names), name), []).append(name)
+    twice = sorted(name for names in found.values() if len(names) > 1 for name in names)
+    if twice:
+        raise ValueError(
+            f"The checkpoint has these tensors twice, with and without {prefix!r} or by older names: {twice}"
+        )
+    return {name: tensors[names[0]] for name, names in found.items()}
 
 
 def _sizes(row, variables):
     """The shapes that a row's variables have, of theirs."""
-    return [row.change.their_shape(tuple(variables[path].shape)) for path in row.paths]
+    return [row.change.their_shape(shape) for shape in row.shapes(variables)]
 
 
-def _check_shape(row, theirs, variables):
+def _check_shape(row, name, theirs, variables):
     expected = _sizes(row, variables)
     whole = tuple(sum(x[row.axis] for x in expected) if i == row.axis else n for i, n in enumerate(expected[0]))
     if tuple(np.shape(theirs)) != whole:
-        raise ValueError(f"The tensor {row.theirs!r} must have shape {whole}. Received: {tuple(np.shape(theirs))}")
+        raise ValueError(f"The tensor {name!r} must have shape {whole}. Received: {tuple(np.shape(theirs))}")
 
 
 def _parts(row, theirs, variables):
     """What a row's tensor says for each of its variables, in their shapes."""
     ends = np.cumsum([shape[row.axis] for shape in _sizes(row, variables)])
     pieces = np.split(np.asarray(theirs), ends[:-1], row.axis)
-    shapes = [tuple(variables[path].shape) for path in row.paths]
-    return [row.change.to_ours(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    return [row.change.to_ours(piece, shape) for piece, shape in zip(pieces, row.shapes(variables), strict=True)]
 
 
 def _is_seed(variable):

@@ -23,7 +23,7 @@ from keras_transformer.layers.common import (
 from keras_transformer.layers.positional_checks import check_end, check_inputs, check_positions
 from keras_transformer.ops.cache import concrete, current_scope
 from keras_transformer.ops.masks import token_positions
-from keras_transformer.ops.sinusoid import sinusoidal_positions
+from keras_transformer.ops.sinusoid import LAYOUTS, sinusoidal_positions
 
 
 @register
@@ -46,6 +46,7 @@ class PositionalEmbedding(PolicyLayer):
         embeddings_regularizer, embeddings_constraint: of the token table.
         position_offset: learned position p is row `p + position_offset` of a table that has so many rows more (BART and
             RoBERTa: 2).
+        sinusoid_layout: `"interleaved"`, sines and cosines take turns, or `"half"`, all sines come first (Marian).
         seed: seed of the dropout.
 
     Call arguments:
@@ -85,12 +86,14 @@ class PositionalEmbedding(PolicyLayer):
         embeddings_regularizer=None,
         embeddings_constraint=None,
         position_offset=0,
+        sinusoid_layout="interleaved",
         seed=None,
         **kwargs,
     ):
         check_optional_size(vocabulary_size=vocabulary_size, max_sequence_length=max_sequence_length)
         check_size(hidden_dim=hidden_dim)
         check_choice(("sinusoidal", "learned", None), position=position)
+        check_choice(LAYOUTS, sinusoid_layout=sinusoid_layout)
         check_rate(dropout=dropout)
         if position == "learned" and max_sequence_length is None:
             raise ValueError('`max_sequence_length` is needed for position="learned": the number of rows of the table.')
@@ -114,6 +117,7 @@ class PositionalEmbedding(PolicyLayer):
         self.dropout = dropout
         self.pad_token_id = plain_int(pad_token_id)
         self.position_offset = int(position_offset)
+        self.sinusoid_layout = sinusoid_layout
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.position_initializer = keras.initializers.get(position_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
@@ -211,7 +215,7 @@ class PositionalEmbedding(PolicyLayer):
 
     def _encode(self, positions, end=None):
         if self.position == "sinusoidal":
-            return sinusoidal_positions(positions, self.hidden_dim)
+            return sinusoidal_positions(positions, self.hidden_dim, layout=self.sinusoid_layout)
         if not isinstance(end, int):
             known = concrete(positions)
             end = None if known is None or known.size == 0 else int(known.max()) + 1
@@ -254,6 +258,7 @@ class PositionalEmbedding(PolicyLayer):
             "dropout": self.dropout,
             "pad_token_id": self.pad_token_id,
             "position_offset": self.position_offset,
+            "sinusoid_layout": self.sinusoid_layout,
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
             "position_initializer": keras.initializers.serialize(self.position_initializer),
             "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),

@@ -1,7 +1,7 @@
 """BART: a bidirectional encoder and a causal decoder, trained to undo noise; mBART is its form with norms first.
 
 Sources: Lewis et al. 2019, "BART" (https://arxiv.org/abs/1910.13461); Liu et al. 2020, "mBART"
-(https://arxiv.org/abs/2001.08210).
+(https://arxiv.org/abs/2001.08210); Junczys-Dowmunt et al. 2018, "Marian" (https://arxiv.org/abs/1804.00344).
 """
 
 import keras
@@ -24,7 +24,10 @@ def bart(
     decoder_intermediate_dim=None,
     dropout=0.1,
     position="learned",
+    sinusoid_layout="interleaved",
     scale_embedding=False,
+    embedding_norm=True,
+    logits_bias=False,
     norm_placement="post",
     activation="gelu",
     pad_token_id=1,
@@ -48,8 +51,11 @@ def bart(
         hidden_dim, num_heads, intermediate_dim, activation: sizes of the blocks; "gelu" is the exact one.
         num_decoder_heads, decoder_intermediate_dim: sizes of the decoder's, if they differ.
         dropout: after the embeddings, on the residuals and on the attention probabilities.
-        position: `"learned"`, a table for each side, or `"sinusoidal"`.
+        position, sinusoid_layout: `"learned"`, a table for each side, or `"sinusoidal"` in a layout of
+            `PositionalEmbedding`; `"half"` is Marian's.
         scale_embedding: whether the token vectors are multiplied by sqrt(hidden_dim).
+        embedding_norm: whether tokens with their positions are normed; not in Marian.
+        logits_bias: whether the logits have a bias; they do in Marian.
         norm_placement: `"post"`, or `"pre"` as in mBART, with a norm behind each side.
         pad_token_id, start_token_id, stop_token_id: special ids; targets begin with the id that ends them. `generate`
             reads them from the model.
@@ -71,17 +77,17 @@ def bart(
     config = {"family": "bart", "vocabulary_size": vocabulary_size, **sizes, "tie_embeddings": True}
     config |= {"position": position, "max_sequence_length": max_sequence_length, "scale_embedding": scale_embedding}
     special = {"pad_token_id": pad_token_id, "start_token_id": start_token_id, "stop_token_id": stop_token_id}
-    config |= {"norm_placement": norm_placement, **special_ids(vocabulary_size, **special)}
+    config |= {"norm_placement": norm_placement, "logits_bias": logits_bias, **special_ids(vocabulary_size, **special)}
     hidden_dim, initializer = sizes["hidden_dim"], keras.initializers.RandomNormal(stddev=0.02)
     options = {"dropout": dropout, "dtype": dtype, "norm_placement": norm_placement, "activation": activation}
     options |= block_options
     places = {"max_sequence_length": max_sequence_length, "position": position, "position_initializer": initializer}
-    places |= {"position_offset": 2 if position == "learned" else 0, "dtype": dtype}
+    places |= {"position_offset": 2 if position == "learned" else 0, "sinusoid_layout": sinusoid_layout, "dtype": dtype}
 
     def stack(side, block, num_layers, sizes, *states):
         inputs = vectors(hidden_dim, dtype, f"{side}_inputs")
         x = layers.PositionalEmbedding(None, hidden_dim, **places, name=f"{side}_embedding")(inputs)
-        x = norm_layer(options, f"{side}_embedding_norm")(x)
+        x = norm_layer(options, f"{side}_embedding_norm")(x) if embedding_norm else x
         x = dropped(x, dropout, f"{side}_dropout", seed, dtype)
         for i in range(num_layers):
             x = block(**for_block({**sizes, **options}, f"{side}_block_{i}", seed))(x, *states)

@@ -3,7 +3,7 @@
 import keras
 
 from keras_transformer.arguments import check_id, check_size
-from keras_transformer.layers import ModelCard, PaddingMask, PositionalEmbedding
+from keras_transformer.layers import AddBias, ModelCard, PaddingMask, PositionalEmbedding
 from keras_transformer.layers.common import check_choice, check_token_ids
 from keras_transformer.models.sizes import sizes_of
 
@@ -69,7 +69,7 @@ def one_vocabulary(config, encoder, decoder, name, dtype, **embedding):
     """The graph of an encoder-decoder whose two sides read one token table.
 
     Args:
-        config: dict for the `ModelCard`; its special ids and `tie_embeddings` say what is made here.
+        config: dict for the `ModelCard`; its special ids, `tie_embeddings` and `logits_bias` say what is made here.
         encoder, decoder, name: as for `encoder_decoder`.
         dtype: of the token table.
         **embedding: options of the token table.
@@ -88,6 +88,8 @@ def one_vocabulary(config, encoder, decoder, name, dtype, **embedding):
         logits = table(hidden, reverse=True)
     else:
         logits = keras.layers.Dense(size, use_bias=False, dtype="float32", name="logits")(hidden)
+    if config.get("logits_bias"):
+        logits = AddBias(name="logits_bias")(logits)
     return keras.Model([encoder_token_ids, decoder_token_ids], logits, name=name)
 
 

@@ -22,6 +22,7 @@ def gpt(
     num_heads=None,
     intermediate_dim=None,
     dropout=0.1,
+    position_offset=0,
     activation="gelu_tanh",
     norm_epsilon=1e-5,
     pad_token_id=None,
@@ -42,6 +43,7 @@ def gpt(
         vocabulary_size, max_sequence_length: rows of the two tables.
         num_layers, hidden_dim, num_heads, intermediate_dim: sizes.
         dropout: after the embedding, on the residuals and on the attention probabilities.
+        position_offset: rows in front of the first position's in their table; 2 in OPT.
         activation: of the feed-forward networks.
         norm_epsilon: epsilon of all norms.
         pad_token_id: the id that is padding; None for none.
@@ -69,6 +71,7 @@ def gpt(
         **tables,
         hidden_dim=sizes.pop("hidden_dim"),
         position="learned",
+        position_offset=position_offset,
         dropout=dropout,
         pad_token_id=pad_token_id,
         embeddings_initializer=keras.initializers.RandomNormal(stddev=0.02),

@@ -1,4 +1,4 @@
-"""Llama and what came of it: Mistral, Qwen, Gemma.
+"""Llama and what came of it: Mistral and Mixtral, Phi-3, Qwen, Gemma.
 
 Source: Touvron et al. 2023, "Llama 2" (https://arxiv.org/abs/2307.09288); of the others see `sizes.py`.
 """
@@ -41,7 +41,7 @@ def llama(
 
             vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim: sizes.
             num_key_value_heads, key_dim: `num_heads` and `hidden_dim / num_heads` by default.
-            rotary_base, rotary_scaling: of `Rotary`.
+            rotary_base, rotary_fraction, rotary_scaling: of `Rotary`.
             layer_types: "sliding_attention" or "full_attention" for each layer, repeated as often as needed.
             sliding_window: what layers of the first kind see; without one, everything.
             local_rotary_base: base of their rotary positions, which then are not scaled (Gemma 3).
@@ -53,6 +53,8 @@ def llama(
             norm_epsilon, zero_centered: of all `RMSNorm`s; the second is Gemma's.
             embedding_scale: factor on the embedding, 1 by default; sqrt(hidden_dim) is Gemma's.
             activation: of the gates, "silu" or "gelu_tanh".
+            num_experts, num_experts_per_token, load_balancing_loss: of `MixtureOfExperts` in place of each feed-forward
+                network (Mixtral); without experts there is the network.
             tie_embeddings: whether the table of tokens is the head, too.
 
     Returns:
@@ -110,6 +112,7 @@ def _block(config, number, options):
     rotary = {"base": config["rotary_base"], "scaling": config["rotary_scaling"] or None}
     if is_local and config["local_rotary_base"]:
         rotary = {"base": config["local_rotary_base"]}
+    rotary["fraction"] = config["rotary_fraction"]
     shared = {key: value for key, value in options.items() if key.startswith(("kernel_", "bias_"))}
     shared |= {"dtype": options["dtype"]}
     attention = layers.MultiHeadAttention(
@@ -127,12 +130,10 @@ def _block(config, number, options):
         name="self_attention",
         **shared,
     )
-    feed_forward = layers.FeedForward(
-        config["intermediate_dim"],
-        config["activation"],
-        gated=True,
-        use_bias=False,
-        name="feed_forward",
-        **shared,
-    )
+    network = {"activation": config["activation"], "gated": True, "use_bias": False, "name": "feed_forward", **shared}
+    if config["num_experts"]:
+        experts = {key: config[key] for key in ("num_experts", "num_experts_per_token", "load_balancing_loss")}
+        feed_forward = layers.MixtureOfExperts(intermediate_dim=config["intermediate_dim"], **experts, **network)
+    else:
+        feed_forward = layers.FeedForward(config["intermediate_dim"], **network)
     return layers.DecoderBlock(**{"attention": attention, "feed_forward": feed_forward, **options})

@@ -101,8 +101,8 @@ SIZES = {
         "large": _stack(36, 1280, 20),
         "xl": _stack(48, 1600, 25),
     },
-    # tiny is ours. Llama 2 and 3 (https://arxiv.org/abs/2307.09288, 2407.21783), Mistral (2310.06825), Qwen 2 and 3
-    # (2407.10671, 2505.09388), Gemma 2 and 3 (2408.00118, 2503.19786).
+    # tiny is ours. Llama 2 and 3 (https://arxiv.org/abs/2307.09288, 2407.21783), Mistral (2310.06825), Mixtral
+    # (2401.04088), Phi-3 (2404.14219), Qwen 2 and 3 (2407.10671, 2505.09388), Gemma 2 and 3 (2408.00118, 2503.19786).
     "llama": {
         "tiny": _llama(32000, 2, 4, 2, 128, 352),
         "7b": _llama(32000, 32, 32, 32, 4096, 11008),
@@ -118,6 +118,8 @@ SIZES = {
             *(128256, 28, 24, 8, 3072, 8192), **LLAMA_3, rotary_scaling=_stretched(32.0), tie_embeddings=True
         ),
         "mistral_7b": _llama(32000, 32, 32, 8, 4096, 14336, sliding_window=4096),
+        "mixtral_8x7b": _llama(32000, 32, 32, 8, 4096, 14336, rotary_base=1000000.0, num_experts=8),
+        "phi3_mini": _llama(32064, 32, 32, 32, 3072, 8192, sliding_window=2047),
         "qwen2_0.5b": _llama(151936, 24, 14, 2, 896, 4864, **QWEN_2, tie_embeddings=True),
         "qwen2_1.5b": _llama(151936, 28, 12, 2, 1536, 8960, **QWEN_2, tie_embeddings=True),
         "qwen2_7b": _llama(152064, 28, 28, 4, 3584, 18944, **QWEN_2),
@@ -162,6 +164,7 @@ DEFAULTS = {
         "num_key_value_heads": None,
         "key_dim": None,
         "rotary_base": 10000.0,
+        "rotary_fraction": 1.0,
         "rotary_scaling": None,
         "local_rotary_base": None,
         "sliding_window": None,
@@ -176,6 +179,9 @@ DEFAULTS = {
         "zero_centered": False,
         "embedding_scale": None,
         "activation": "silu",
+        "num_experts": None,
+        "num_experts_per_token": 2,
+        "load_balancing_loss": 0.0,
         "tie_embeddings": False,
     },
 }

@@ -7,6 +7,8 @@ from keras_transformer.layers.model_card import HeadCard
 
 # Behind a layer that maps states to logits; none of them is where a body of layers ends.
 AFTER_LOGITS = (layers.SoftCap, layers.AddBias, keras.layers.Softmax)
+# What makes one of several logits, all of which come from the same states.
+OF_SEVERAL_HEADS = (keras.layers.Average,)
 
 
 def find_states(model, name=None):
@@ -65,6 +67,9 @@ def _below_head(model, tensor):
         if len(tensor.shape) == 3 and not _is_of_head(model, layer, inputs, tensor):
             return tensor
         vectors = [x for x in inputs if "float" in keras.backend.standardize_dtype(x.dtype)]
+        if isinstance(layer, OF_SEVERAL_HEADS) and len(tensor.shape) == 2:
+            found = {id(x): x for x in (_below_head(model, x) for x in vectors)}
+            vectors = list(found.values()) if len(found) > 1 else vectors[:1]
         if len(vectors) != 1 or isinstance(layer, keras.layers.InputLayer):
             raise ValueError(f"No states are found under the output of {model.name}. {_hint(model)}")
         tensor = vectors[0]

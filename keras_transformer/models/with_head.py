@@ -171,7 +171,10 @@ class _Head:
     def pooled(self, pooling):
         if pooling == "pooler":
             own = self.has_layer(layers.Pooler)
-            return (own or layers.Pooler(self.states.shape[-1], dtype=self.dtype, name="pooler"))(self.states)
+            if own is None:
+                activation = self.family.get("pooler_activation", "tanh")
+                own = layers.Pooler(self.states.shape[-1], activation, dtype=self.dtype, name="pooler")
+            return own(self.states)
         if pooling == "stop_token":
             stop = self.family.get("stop_token_id")
             if not self.encoder_decoder or stop is None:

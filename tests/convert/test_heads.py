@@ -6,68 +6,20 @@ import keras
 import numpy as np
 import pytest
 import tokenizers
-import torch
 import transformers
 
 import keras_transformer as kt
 from keras_transformer.convert import load_pretrained, save_pretrained
-from tests.backend import numpy, predict
+from tests.backend import numpy
 from tests.convert.test_pretrained import state, theirs_in
-
-IDS = np.array([[5, 6, 7, 2, 0, 0], [3, 4, 5, 6, 7, 2]])
-BERT = {"vocab_size": 19, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20}
-BERT |= {"pad_token_id": 0, "max_position_embeddings": 12}
-ROBERTA = {**BERT, "pad_token_id": 1, "type_vocab_size": 1}
-LLAMA = {**BERT, "num_key_value_heads": 1, "head_dim": 8}
-GPT_2 = {"vocab_size": 19, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "pad_token_id": 0}
-BART = {"vocab_size": 19, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 12}
-BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
-BART |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-T5 = {"vocab_size": 19, "d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 20, "pad_token_id": 0}
-T5 |= {"eos_token_id": 2, "decoder_start_token_id": 0}
-KINDS = {
-    **dict.fromkeys(("BertForMaskedLM", "BertForNextSentencePrediction", "BertForPreTraining"), BERT),
-    **dict.fromkeys(("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"), BERT),
-    **{f"RobertaFor{head}": ROBERTA for head in ("MaskedLM", "SequenceClassification", "TokenClassification")},
-    **{f"GPT2For{head}": GPT_2 for head in ("SequenceClassification", "TokenClassification", "QuestionAnswering")},
-    **{f"{name}ForSequenceClassification": LLAMA for name in ("Llama", "Qwen3", "Gemma2")},
-    "MistralForTokenClassification": LLAMA,
-    **{f"BartFor{head}": BART for head in ("SequenceClassification", "QuestionAnswering")},
-    **{f"T5For{head}": T5 for head in ("SequenceClassification", "QuestionAnswering")},
-}
-
-
-def theirs(name, **options):
-    torch.manual_seed(0)
-    kind = getattr(transformers, name)
-    labels = {} if "Answering" in name or "Sentence" in name or "LM" in name else {"num_labels": 3}
-    model = kind(kind.config_class(**KINDS[name], **{**labels, **options})).eval()
-    for x in model.parameters():
-        torch.nn.init.normal_(x, std=0.3)
-    return model
+from tests.convert.zoo import GPT_2, KINDS, T5, outputs, theirs
 
 
 def assert_same(model, right):
-    """The outputs of ours and theirs on real tokens: classes, or start and end, or tokens and sentence."""
-    pad = right.config.pad_token_id
-    ids = np.where(IDS == 0, pad, IDS)
-    given, inputs, real = {"input_ids": torch.tensor(ids)}, ids, ids != pad
-    given["attention_mask"] = torch.tensor(real).long()
-    if right.config.is_encoder_decoder:
-        shifted = np.concatenate([np.full((2, 1), right.config.decoder_start_token_id), ids[:, :-1]], axis=1)
-        given["decoder_input_ids"], inputs, real = torch.tensor(shifted), [ids, shifted], shifted != pad
-    with torch.no_grad():
-        expected = right(**given)
-    names = ("prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "logits")
-    expected = [x.numpy() for x in (getattr(expected, name, None) for name in names) if x is not None]
-    found = predict(model, inputs)
-    order = ("masked_lm", "next_sentence", "start", "end")
-    found = [found[name] for name in order if name in found] if isinstance(found, dict) else [found]
-    assert len(found) == len(expected)
-    for mine, theirs in zip(found, expected, strict=True):
-        mine, theirs = (mine[real], theirs[real]) if theirs.shape[:2] == IDS.shape else (mine, theirs)
-        assert np.abs(theirs).max() > 0.01
-        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+    """The outputs of ours and theirs on real tokens."""
+    for found, expected in outputs(model, right):
+        assert np.abs(expected).max() > 0.01
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", KINDS)

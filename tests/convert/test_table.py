@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_transformer as kt
 from keras_transformer.convert import table
 from keras_transformer.convert.config import Field, always, builder_arguments, same
 from keras_transformer.convert.table import Row, dense, fused, layer_norm, under
@@ -106,6 +107,50 @@ def test_names_without_the_prefix_and_names_that_are_ignored(model):
     assert_saves(model, tensors)
     with pytest.raises(ValueError, match="with and without 'model.'.*last.weight"):
         load(model, {**tensors, "last.weight": tensors["model.last.weight"]})
+
+
+def test_older_names_of_norms(model):
+    tensors = checkpoint(3)
+    older = {
+        name.replace("norm.weight", "norm.gamma").replace("norm.bias", "norm.beta"): x for name, x in tensors.items()
+    }
+    assert "model.layer.1.norm.gamma" in older
+    for names in (older, {name.removeprefix("model."): x for name, x in older.items()}):
+        load(model, {name: np.zeros_like(x) for name, x in tensors.items()})
+        load(model, names)
+        assert_saves(model, tensors)
+    with pytest.raises(ValueError, match="twice.*model.layer.1.norm.gamma.*model.layer.1.norm.weight"):
+        load(model, {**tensors, "model.layer.1.norm.gamma": tensors["model.layer.1.norm.weight"]})
+
+
+def test_a_tensor_for_each_expert():
+    """Ours are one variable with an axis of experts; two that are fused are so in each of them."""
+    layer = kt.layers.MixtureOfExperts(3, 5, name="experts")
+    inputs = keras.Input((None, 4))
+    model = keras.Model(inputs, layer(inputs))
+    rows = [
+        Row("router.weight", "experts/router_kernel", table.LINEAR),
+        Row("{e}.both", ("experts/gate_kernel", "experts/intermediate_kernel"), table.LINEAR),
+        Row("{e}.down", "experts/output_kernel", table.LINEAR),
+    ]
+    random, shapes = np.random.default_rng(0), {"router.weight": (3, 4)}
+    shapes |= {f"{i}.both": (10, 4) for i in range(3)} | {f"{i}.down": (4, 5) for i in range(3)}
+    tensors = {name: random.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    table.load(model, tensors, rows)
+    for i in range(3):
+        np.testing.assert_array_equal(numpy(layer.gate_kernel)[i], tensors[f"{i}.both"][:5].T)
+        np.testing.assert_array_equal(numpy(layer.intermediate_kernel)[i], tensors[f"{i}.both"][5:].T)
+        np.testing.assert_array_equal(numpy(layer.output_kernel)[i], tensors[f"{i}.down"].T)
+    saved = table.save(model, rows)
+    assert saved.keys() == tensors.keys() and all((saved[name] == x).all() for name, x in tensors.items())
+    for change, message in (
+        ({"2.down": None}, "no tensor '2.down'"),
+        ({"1.down": np.ones((5, 4))}, r"'1.down' must have shape \(4, 5\)"),
+        ({"3.down": np.ones((4, 5))}, "no place for these tensors: .'3.down'"),
+    ):
+        wrong = {name: x for name, x in {**tensors, **change}.items() if x is not None}
+        with pytest.raises(ValueError, match=message):
+            table.load(model, wrong, rows)
 
 
 def test_tensors_that_are_there_twice(model):

@@ -1,15 +1,17 @@
 """Tiny random models of `transformers` and ours with the same weights, by the tables of `convert`."""
 
 import functools
+import tempfile
 from typing import NamedTuple
 
 import keras
 import numpy as np
+import safetensors.numpy
 import torch
 import transformers
 
 import keras_transformer as kt
-from keras_transformer.convert import bert, gemma, gpt2, llama, table
+from keras_transformer.convert import bert, distilbert, gemma, gpt2, llama, mistral, mixtral, opt, phi3, qwen, table
 from keras_transformer.convert.config import builder_arguments
 
 VOCABULARY_SIZE, LENGTH = 19, 9
@@ -29,6 +31,10 @@ BERT = {**SIZES, "pad_token_id": 0}
 del BERT["num_key_value_heads"]
 GPT_2 = {"vocab_size": VOCABULARY_SIZE, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT_2 |= {"bos_token_id": None, "eos_token_id": None}
+DISTILBERT = {"vocab_size": VOCABULARY_SIZE, "max_position_embeddings": 32, "n_layers": 2, "n_heads": 4, "dim": 16}
+DISTILBERT |= {"hidden_dim": 20, "pad_token_id": 0}
+OPT = {**BERT, "ffn_dim": 20, "bos_token_id": None, "eos_token_id": None}
+del OPT["intermediate_size"]
 TWO_LAYERS = {"num_hidden_layers": 2}
 LOCAL_AND_GLOBAL = {**TWO_LAYERS, "layer_types": ["sliding_attention", "full_attention"]}
 
@@ -47,11 +53,12 @@ class Case(NamedTuple):
 
     @property
     def num_layers(self):
-        return self.options.get("num_hidden_layers") or self.options["n_layer"]
+        names = ("num_hidden_layers", "n_layer", "n_layers")
+        return next(self.options[name] for name in names if name in self.options)
 
 
-def _llama(config, **options):
-    return Case("llama", llama, config, {**SIZES, **options})
+def _llama(config, family=llama, **options):
+    return Case("llama", family, config, {**SIZES, **options})
 
 
 def _gemma(config, **options):
@@ -68,6 +75,21 @@ CASES = {
     "bert, tanh gelu": Case(
         "bert", bert, transformers.BertConfig, {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3}
     ),
+    "distilbert": Case("bert", distilbert, transformers.DistilBertConfig, DISTILBERT),
+    "opt": Case("gpt", opt, transformers.OPTConfig, {**OPT, **TWO_LAYERS}),
+    "opt, norms behind, no biases": Case(
+        "gpt",
+        opt,
+        transformers.OPTConfig,
+        {**OPT, "do_layer_norm_before": False, "enable_bias": False, "activation_function": "gelu"},
+    ),
+    "phi3": _llama(
+        transformers.Phi3Config,
+        phi3,
+        sliding_window=3,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    ),
+    "mixtral": _llama(transformers.MixtralConfig, mixtral, **TWO_LAYERS, num_local_experts=4, num_experts_per_tok=3),
     "gpt2": Case("gpt", gpt2, transformers.GPT2Config, {**GPT_2, "n_layer": 2}),
     "gpt2, inner size": Case(
         "gpt", gpt2, transformers.GPT2Config, {**GPT_2, "n_inner": 20, "activation_function": "gelu"}
@@ -83,17 +105,18 @@ CASES = {
         transformers.LlamaConfig, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 50.0}
     ),
     "llama, yarn": _llama(transformers.LlamaConfig, **_scaled("yarn")),
-    "mistral, window": _llama(transformers.MistralConfig, sliding_window=3),
-    "qwen2": _llama(transformers.Qwen2Config, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "mistral, window": _llama(transformers.MistralConfig, mistral, sliding_window=3),
+    "qwen2": _llama(transformers.Qwen2Config, qwen, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
     "qwen2, some windows": _llama(
         transformers.Qwen2Config,
+        qwen,
         **TWO_LAYERS,
         use_sliding_window=True,
         sliding_window=3,
         max_window_layers=1,
         tie_word_embeddings=True,
     ),
-    "qwen3": _llama(transformers.Qwen3Config, head_dim=6, rms_norm_eps=1e-2),
+    "qwen3": _llama(transformers.Qwen3Config, qwen, head_dim=6, rms_norm_eps=1e-2),
     "gemma2": _gemma(
         transformers.Gemma2Config,
         sliding_window=3,
@@ -130,9 +153,12 @@ def theirs(name):
     return model
 
 
+@functools.cache
 def tensors(name):
-    """The weights of theirs, as a checkpoint holds them."""
-    return {path: x.detach().numpy() for path, x in theirs(name).state_dict().items()}
+    """The weights of theirs, as a file holds them; in memory some have other names."""
+    with tempfile.TemporaryDirectory() as folder:
+        theirs(name).save_pretrained(folder)
+        return safetensors.numpy.load_file(f"{folder}/model.safetensors")
 
 
 def arguments(name):
@@ -166,9 +192,9 @@ def with_states(name):
 
 
 def batch(name):
-    """Ids (B, T) with padding on the right, for rotary positions on the left, too; and where tokens are."""
+    """Ids (B, T) with padding on the right, where positions are told from the mask on the left, too; and the tokens."""
     ids = np.random.default_rng(1).integers(1, VOCABULARY_SIZE, (3, LENGTH)).astype("int32")
     ids[1, 5:] = 0
-    if CASES[name].builder == "llama":
+    if CASES[name].builder == "llama" or CASES[name].family is opt:
         ids[2, :3] = 0
     return ids, ids != 0

@@ -1,13 +1,15 @@
-"""`kt.models.bart` against transformers with the same weights, and mBART, its form with norms first (B34)."""
+"""`kt.models.bart` against transformers with the same weights, and its forms mBART (norms first, B34) and Marian."""
 
 import functools
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 import keras_transformer as kt
 from keras_transformer.convert import bart as table
+from keras_transformer.convert import marian
 from keras_transformer.models.sizes import SIZES
 from tests.backend import predict
 from tests.models import encoder_decoders as both
@@ -15,14 +17,18 @@ from tests.models import encoder_decoders as both
 VOCABULARY_SIZE = 19
 SOURCES = [[0, 5, 6, 7, 8, 9, 10, 2], [0, 9, 10, 2], [2]]
 TARGETS = [[2, 0, 4, 5, 6, 7, 8], [2, 0, 9], [2]]
-FORMS = ["bart", "bart, scaled", "mbart"]
+FORMS = ["bart", "bart, scaled", "mbart", "marian"]
+KINDS = {
+    "mbart": (transformers.MBartConfig, transformers.MBartForConditionalGeneration),
+    "marian": (transformers.MarianConfig, transformers.MarianMTModel),
+}
 
 
 @functools.cache
 def pair(form="bart"):
     """`(theirs, ours)` with the same weights, an odd number of heads, and another size for each side."""
-    kind = transformers.MBartConfig if form == "mbart" else transformers.BartConfig
-    config = kind(
+    config, kind = KINDS.get(form, (transformers.BartConfig, transformers.BartForConditionalGeneration))
+    config = config(
         vocab_size=VOCABULARY_SIZE,
         max_position_embeddings=16,
         d_model=15,
@@ -33,13 +39,22 @@ def pair(form="bart"):
         encoder_ffn_dim=20,
         decoder_ffn_dim=24,
         scale_embedding=form != "bart",
-        decoder_start_token_id=2,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1 if form == "marian" else 2,
         forced_eos_token_id=None,
         attn_implementation="eager",
     )
-    kind = transformers.MBartForConditionalGeneration if form == "mbart" else transformers.BartForConditionalGeneration
     theirs = both.randomized(kind(config))
-    return theirs, both.copied(theirs, table, kt.models.bart)
+    if form == "marian":  # whose sinusoids are no weights, and whose bias is
+        for side in (theirs.model.encoder, theirs.model.decoder):
+            side.embed_positions.weight.data = side.embed_positions.create_weight()
+        theirs.final_logits_bias.copy_(torch.arange(VOCABULARY_SIZE) / 9)
+    return theirs, both.copied(theirs, module_of(form), kt.models.bart)
+
+
+def module_of(form):
+    return marian if form == "marian" else table
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -49,7 +64,7 @@ def test_equal_to_transformers(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_tensors_go_back_bit_for_bit(form):
-    both.assert_goes_back(*pair(form), table)
+    both.assert_goes_back(*pair(form), module_of(form))
 
 
 def test_a_bias_of_the_logits_is_not_thrown_away():
@@ -62,8 +77,9 @@ def test_a_bias_of_the_logits_is_not_thrown_away():
         both.load(ours, tensors, table)
 
 
-def test_the_texts_of_transformers():
-    both.assert_same_texts(*pair(), SOURCES[:2], num_beams=1, pad_is_written=False)
+@pytest.mark.parametrize("form", ["bart", "marian"])
+def test_the_texts_of_transformers(form):
+    both.assert_same_texts(*pair(form), SOURCES[:2], num_beams=1, pad_is_written=False)
 
 
 def test_positions_are_two_rows_further_and_targets_start_with_the_stop_token():

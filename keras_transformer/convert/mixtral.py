@@ -1,0 +1,31 @@
+"""Mixtral: Mistral whose feed-forward networks are mixtures of experts."""
+
+from keras_transformer.convert import heads, llama, mistral
+from keras_transformer.convert.config import Field, same
+from keras_transformer.convert.table import LINEAR, Row, under
+
+MODEL_TYPES = ("mixtral",)
+KIND, HEADS = "ForCausalLM", heads.LLAMA
+PREFIX = "model."
+
+FIELDS = [
+    *mistral.FIELDS,
+    *same(num_local_experts="num_experts", num_experts_per_tok="num_experts_per_token"),
+    Field("router_jitter_noise", None, {0: None}, 0),
+]
+
+# The names are those in files; in memory transformers 5 has others, and all experts in one.
+EXPERTS = [
+    Row("gate.weight", "router_kernel", LINEAR),
+    Row("experts.{e}.w1.weight", "gate_kernel", LINEAR),
+    Row("experts.{e}.w3.weight", "intermediate_kernel", LINEAR),
+    Row("experts.{e}.w2.weight", "output_kernel", LINEAR),
+]
+
+OF_LAYER = [row for row in llama.ATTENTION_AND_FEED_FORWARD if not row.theirs.startswith("mlp.")]
+OF_LAYER += [*llama.NORMS, *under("block_sparse_moe.", "feed_forward/", EXPERTS)]
+
+ROWS = [*llama.AROUND, *under("model.layers.{i}.", "decoder_block_{i}/", OF_LAYER)]
+
+IGNORED = llama.IGNORED
+TIED = llama.TIED
