@@ -47,17 +47,18 @@ class Tensors(Mapping):
 
     Args:
         directory: folder with `model.safetensors`, or an index and the files that it names.
+        whole: name of another file that holds all of them.
 
     Raises:
         ValueError: a file is missing, broken, or not in the folder; a tensor is missing, or in two files, or of a type
             that NumPy has not.
     """
 
-    def __init__(self, directory):
+    def __init__(self, directory, whole=WHOLE):
         directory = folder_of(directory)
         self._stored = {}
-        places = _places(directory)
-        for name in sorted(set(places.values())) if places else [WHOLE]:
+        places = _places(directory) if whole == WHOLE else {}
+        for name in sorted(set(places.values())) if places else [whole]:
             for stored in _tensors_of(inside(directory, name)):
                 if stored.name in self._stored:
                     raise ValueError(f"The tensor {stored.name!r} is in two files, one of which is {name!r}.")
@@ -122,8 +123,10 @@ def folder_of(directory):
     return Path(directory)
 
 
-def write_folder(directory, config, tensors, max_shard_size, generation=None):
+def write_folder(directory, config, tensors, max_shard_size=None, generation=None, names=(CONFIG, WHOLE)):
     """A folder with a config, settings of `generate` and tensors, {name: array}, that appears whole or not at all.
+
+    Its files are called as `names` say, unless the tensors take more than one.
 
     Raises:
         ValueError: there is something of this name already.
@@ -133,8 +136,9 @@ def write_folder(directory, config, tensors, max_shard_size, generation=None):
     if os.path.lexists(directory):
         raise ValueError(f"A checkpoint is written to a new folder. Received one that exists: {directory}")
     unfinished = directory.with_name(f".{directory.name}.{os.getpid()}")
-    shards = _shards(tensors, max_shard_size)
-    names = [WHOLE] if len(shards) == 1 else [_numbered(i + 1, len(shards)) for i in range(len(shards))]
+    shards = [dict(tensors)] if max_shard_size is None else _shards(tensors, max_shard_size)
+    config_name, whole = names
+    names = [whole] if len(shards) == 1 else [_numbered(i + 1, len(shards)) for i in range(len(shards))]
     try:
         unfinished.mkdir(parents=True)
         for name, shard in zip(names, shards, strict=True):
@@ -144,7 +148,7 @@ def write_folder(directory, config, tensors, max_shard_size, generation=None):
             places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
             size = sum(x.nbytes for x in tensors.values())
             _write_json(unfinished / INDEX, {"metadata": {"total_size": size}, "weight_map": places})
-        _write_json(unfinished / CONFIG, config)
+        _write_json(unfinished / config_name, config)
         if generation:
             _write_json(unfinished / GENERATION, generation)
         unfinished.rename(directory)

@@ -98,7 +98,8 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
 
     The model is one that `load_pretrained` or a builder of `kt.models` made, also after `fit`, after `.keras` files, as
     a clone or with another head. What was loaded carries the config that it came with, and its weights come back bit
-    for bit; for what was built a config is found that says the same, of the first type of the family that can.
+    for bit; for what was built a config is found that says the same, of the first type of the family that can. Adapters
+    (LoRA) are added to what is written; `save_adapter` writes them alone.
 
     Args:
         model: the model.
@@ -107,7 +108,7 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
 
     Raises:
         ValueError: the folder exists, or the model is of no family, was made with options that no config of its family
-            can say, or has got weights that no tensor holds, such as adapters that were not merged.
+            can say, or has got weights that no tensor holds, such as scales of int8 or adapters of a token table.
 
     Example:
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer.convert.lora import is_adapter, merged
+
 LAYER = "{i}"
 EXPERT = "{e}"
 
@@ -210,7 +212,7 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
         for name in row.names(variables):
             if name not in tensors:
                 raise ValueError(f"The checkpoint has no tensor {name!r}, which holds {', '.join(row.paths)}.")
-            _check_shape(row, name, tensors[name], variables)
+            check_shape(row, name, tensors[name], variables)
             unused.discard(name)
     for name, twin in tied:
         if name in unused and twin in tensors:
@@ -222,7 +224,7 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
     if left:
         raise ValueError(f"The model has no place for these tensors: {left}")
     for row in rows:  # one tensor after another, as a model may take most of the memory
-        parts = [_parts(row, tensors[name], variables) for name in row.names(variables)]
+        parts = [parts_of(row, tensors[name], variables) for name in row.names(variables)]
         for path, *of_each in zip(row.paths, *parts, strict=True):
             variables[path].assign(np.stack(of_each) if row.of_experts else of_each[0])
 
@@ -232,10 +234,9 @@ def _named(patterns, names):
 
 
 def save(model, rows):
-    """A model's variables as a checkpoint's tensors: {their name: array}."""
-    variables = {
-        variable.path: ops.convert_to_numpy(variable) for variable in model.variables if not _is_seed(variable)
-    }
+    """A model's variables as a checkpoint's tensors: {their name: array}; adapters are added to their kernels."""
+    own = [variable for variable in model.variables if not (_is_seed(variable) or is_adapter(variable.path))]
+    variables = {variable.path: ops.convert_to_numpy(variable) for variable in own} | merged(model)
     tensors = {}
     for row in match(rows, variables):
         values = [variables[path] for path in row.paths]
@@ -266,14 +267,15 @@ def _sizes(row, variables):
     return [row.change.their_shape(shape) for shape in row.shapes(variables)]
 
 
-def _check_shape(row, name, theirs, variables):
+def check_shape(row, name, theirs, variables):
+    """Refuse a tensor that cannot be the one of a row."""
     expected = _sizes(row, variables)
     whole = tuple(sum(x[row.axis] for x in expected) if i == row.axis else n for i, n in enumerate(expected[0]))
     if tuple(np.shape(theirs)) != whole:
         raise ValueError(f"The tensor {name!r} must have shape {whole}. Received: {tuple(np.shape(theirs))}")
 
 
-def _parts(row, theirs, variables):
+def parts_of(row, theirs, variables):
     """What a row's tensor says for each of its variables, in their shapes."""
     ends = np.cumsum([shape[row.axis] for shape in _sizes(row, variables)])
     pieces = np.split(np.asarray(theirs), ends[:-1], row.axis)
