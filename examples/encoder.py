@@ -12,8 +12,15 @@ WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def load(path, args, head=None):
-    """(model, tokenizer) of a file, with this head or any; `--max-tokens` gives way to the number of its positions."""
-    model, tokenizer = kt.data.load_text_model(path)
+    """(model, tokenizer) of a file, with this head or any; `--max-tokens` gives way to the number of its positions.
+
+    A published folder is as good as a file where sentences become vectors.
+    """
+    if path.is_dir() and head == "sentence_embedding":
+        model = kt.convert.load_pretrained(path, head, with_segments=True)
+        tokenizer = PublishedTokenizer(kt.convert.load_tokenizer(path))
+    else:
+        model, tokenizer = kt.data.load_text_model(path)
     card = kt.layers.read_card(model)
     if card.get("family") != "bert" or "segment_ids" not in [x.name for x in model.inputs]:
         raise ValueError(f"{path} holds no BERT with segments, such as masked_lm.py writes")
@@ -21,6 +28,18 @@ def load(path, args, head=None):
         raise ValueError(f"{path} holds a model for another task. Needed is one with the head {head!r}")
     args.max_tokens = min(args.max_tokens, card["max_sequence_length"])
     return model, tokenizer
+
+
+class PublishedTokenizer:
+    """A published BERT's tokenizer by the names of those that are trained here."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        ids = [tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")]
+        self.start_token_id, self.stop_token_id, self.pad_token_id = ids
+
+    def encode(self, texts):
+        return [found.ids for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
 
 def start(texts, args):

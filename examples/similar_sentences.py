@@ -4,6 +4,7 @@
     python examples/similar_sentences.py --tsv pairs.tsv    # your own: two texts that belong together, a tab between
     python examples/similar_sentences.py --tsv train.tsv --valid valid.tsv --test test.tsv --minutes 10
     python examples/similar_sentences.py --saved outputs/sentences.keras --search "close a file" --lines notes.txt
+    python examples/similar_sentences.py --saved FOLDER --duplicates --lines notes.txt    # by a published encoder
 
 Every text is asked which of the others in its batch is its partner. Scored is how often the nearest of all second texts
 held out is the right one, beside the nearest by the words in common (TF-IDF). Ctrl-C ends the training early.
@@ -25,10 +26,11 @@ def parse_arguments(argv=None):
     pretrained = "a model of masked_lm.py, to go on from instead of from nothing"
     parser.add_argument("--from", dest="pretrained", metavar="FILE.keras", type=Path, help=pretrained)
     parser.add_argument("--search", metavar="TEXT", help="show the lines of --lines that are nearest, by --saved")
+    parser.add_argument("--duplicates", action="store_true", help="show the lines of --lines that are most alike")
     parser.add_argument("--lines", metavar="FILE", type=Path, help="what to search")
     args = tasks.parse_with_pairs(parser, argv)
-    if args.search and not (args.saved and args.lines):
-        parser.error("--search needs --saved and --lines")
+    if (args.search or args.duplicates) and not (args.saved and args.lines):
+        parser.error("--search and --duplicates need --saved and --lines")
     return args
 
 
@@ -90,16 +92,27 @@ def hits(sources, targets, texts):
     return np.mean([texts[i] == text for i, text in zip(nearest, texts)])
 
 
+def look_through_lines(path, args):
+    """Print the five lines that are nearest to what is searched for, or the five pairs that are most alike."""
+    model, tokenizer = encoder.load(path, args, "sentence_embedding")
+    lines = [line for line in tasks.read_text(args.lines).splitlines() if line.strip()]
+    if args.search:
+        found = embed(model, tokenizer, [args.search, *lines], args)
+        cosines = found[1:] @ found[0]
+        print(*(f"{cosines[i]:.3f}  {lines[i]}" for i in np.argsort(-cosines)[:5]), sep="\n")
+    if args.duplicates:
+        found = embed(model, tokenizer, lines, args)
+        cosines = np.triu(found @ found.T, 1) - np.tri(len(lines))  # each pair once
+        pairs = [divmod(int(i), len(lines)) for i in np.argsort(-cosines, None)[:5]]
+        print(*(f"{cosines[i, j]:.3f}  {lines[i]}\n       {lines[j]}" for i, j in pairs if j > i), sep="\n")
+
+
 def main(args):
     keras.utils.set_random_seed(args.seed)
     with tasks.one_line_errors():
         path = args.saved or args.output / "sentences.keras"
-        if args.search:
-            model, tokenizer = encoder.load(path, args, "sentence_embedding")
-            lines = [line for line in tasks.read_text(args.lines).splitlines() if line.strip()]
-            found = embed(model, tokenizer, [args.search, *lines], args)
-            cosines = found[1:] @ found[0]
-            return print(*(f"{cosines[i]:.3f}  {lines[i]}" for i in np.argsort(-cosines)[:5]), sep="\n")
+        if args.search or args.duplicates:
+            return look_through_lines(path, args)
         train_pairs, valid_pairs, test_pairs = tasks.read_pairs(args, find_docstrings)
         args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:

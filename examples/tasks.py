@@ -59,13 +59,16 @@ def parse_with_rows(parser, argv, data):
 
 
 def choose_backend(args):
-    """Before Keras is imported, which reads it then."""
+    """Before Keras is imported, which reads it then. What training frees is kept for its next step."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's remarks would stand among the results
     if args.backend:
         if importlib.util.find_spec(args.backend) is None:
             extra = f'pip install "keras-transformer-kit[{args.backend}]"'
             sys.exit(f"error: --backend {args.backend} is not installed here: {extra}")
         os.environ["KERAS_BACKEND"] = args.backend
+    from keras_transformer.training import keep_memory
+
+    keep_memory()
 
 
 @contextlib.contextmanager

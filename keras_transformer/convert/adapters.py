@@ -49,7 +49,7 @@ def load_adapter(model, directory):
     for name in [name for name in tensors if name.endswith(".lora_A.weight")]:
         module = name.removeprefix(PREFIX).removesuffix(".lora_A.weight")
         row = rows.get(f"{module}.weight") or rows.get(f"{prefix}{module}.weight")
-        if row is None or row.change == table.TABLE or row.change.axes is not None:
+        if row is None or row.change.axes is not None or not row.paths[0].endswith("/kernel"):
             raise ValueError(f"The model has no matrix for the adapter {module!r}.")
         first, second = tensors.pop(name), tensors.pop(name.replace(".lora_A.", ".lora_B."), None)
         delta = _delta(module, config, first, second)
@@ -83,6 +83,9 @@ def save_adapter(model, directory):
     if not adapted:
         raise ValueError(f"{model.name} has no adapters: `enable_lora` of its dense layers makes them.")
     variables = {variable.path: variable for variable in model.variables}
+    others = [path for path in variables if "/lora_" in path and not is_adapter(path)]
+    if others:
+        raise ValueError(f"These adapters have no place in a folder of PEFT: {others}")
     tensors, ranks, inputs_first = {}, {}, False
     for row in table.match(rows, _own_paths(model)):
         parts = [adapted.pop(path, None) for path in row.paths]
@@ -96,9 +99,8 @@ def save_adapter(model, directory):
         tensors[f"{PREFIX}{module}.lora_B.weight"] = np.ascontiguousarray(second.T)
         ranks[module] = first.shape[1]
         inputs_first |= not row.change.transposed
-    others = [path for path in variables if "/lora_" in path and not is_adapter(path)]
-    if adapted or others:
-        raise ValueError(f"These adapters have no place in a folder of PEFT: {[*adapted, *others]}")
+    if adapted:
+        raise ValueError(f"These adapters have no place in a folder of PEFT: {[*adapted]}")
     rank = max(ranks.values())
     config = {"peft_type": "LORA", "task_type": None, "r": rank, "lora_alpha": rank, "target_modules": [*ranks]}
     config |= {"rank_pattern": ranks, "alpha_pattern": ranks, "bias": "none", "lora_dropout": 0.0}

@@ -126,6 +126,7 @@ T5 = MappingProxyType(
     }
 )
 NONE = MappingProxyType({})
+SENTENCES = Head("sentence_embedding")  # of any family that gives states; it has no weights
 
 KIND = re.compile(r"(For[A-Z]\w*|(LMHead|MT)?Model)$")
 # What the builders make without `with_head`, by the family's own kind.
@@ -161,9 +162,11 @@ def find(family, config, asked):
     if asked is None:
         return family.HEADS.get(kind_of(config))
     known = {head.ours: head for head in family.HEADS.values()}
+    if asked == SENTENCES.ours and family.KIND == "Model":
+        return SENTENCES
     wanted = _as_theirs(asked)
     if wanted not in known:
-        names = sorted({*known, OWN[family.KIND] or "masked_lm"})
+        names = sorted({*known, OWN[family.KIND] or SENTENCES.ours})
         raise ValueError(
             f"`head` of a checkpoint of the type {config['model_type']!r} must be one of {names}, None or False. "
             f"Received: head={asked!r}"

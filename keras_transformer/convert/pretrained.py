@@ -8,6 +8,7 @@ from keras_transformer.arguments import check_count, check_size
 from keras_transformer.convert import files, heads, table
 from keras_transformer.convert.config import builder_arguments
 from keras_transformer.convert.new_config import config_for
+from keras_transformer.convert.pooling import read_pooling
 from keras_transformer.layers import read_card, read_head
 
 # The module of `convert` with a family's table, and the builder that it is for.
@@ -42,7 +43,8 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     Args:
         directory: the folder.
         head: one of those of `kt.models.with_head`. None: the folder's own, by `architectures` of its config; False:
-            none of a task, so that BERT gives its states. Where the folder has no weights of the head, they are new.
+            none of a task, so that BERT gives its states; `"sentence_embedding"` pools them as a folder of
+            sentence-transformers says. Where the folder has no weights of the head, they are new.
         dtype: of the model, a Keras dtype or policy; None: that of the tensors.
         **options: arguments of the builder beside or instead of those of the config, such as `dropout`,
             `pad_token_id` or `name`. `save_pretrained` writes them into the config, or refuses where it has no word
@@ -76,6 +78,7 @@ def load_pretrained(directory, head=None, dtype=None, **options):
         arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
         arguments |= options
         of_head = {} if wanted is None else heads.options(wanted, config, head)
+        of_head |= {"pooling": read_pooling(directory)} if wanted is heads.SENTENCES else {}
         _check_sizes({**arguments, **of_head}, tensors)
         model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
         whole = models.with_head(model, **of_head) if of_head else model

@@ -10,6 +10,7 @@ from keras_transformer.training.fine_tuning import (
     unfreeze,
 )
 from keras_transformer.training.losses import MaskedCrossentropy
+from keras_transformer.training.memory import keep_memory
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenCrossentropy
 from keras_transformer.training.schedules import InverseSquareRootSchedule, LinearWarmup
 
@@ -27,6 +28,7 @@ __all__ = [
     "TokenCrossentropy",
     "class_weights",
     "freeze",
+    "keep_memory",
     "layerwise_rates",
     "unfreeze",
 ]

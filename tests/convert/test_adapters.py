@@ -95,7 +95,7 @@ QUERY = "base_model.model.model.layers.0.self_attn.q_proj"
 WRONG = {
     "another kind": ({"peft_type": "IA3"}, None, "`peft_type`.*'IA3'"),
     "directions": ({"use_dora": True}, None, "`use_dora`.*True"),
-    "another rank": ({"rank_pattern": {"q_proj": 9}}, None, "rank and the scale of .*q_proj"),
+    "another rank": ({"rank_pattern": {"q_proj": 9}}, None, "rank and the scale of"),
     "no scale": ({"alpha_pattern": {"q_proj": "much"}}, None, "lora_alpha='much'"),
     "one factor": (None, {f"{QUERY}.lora_B.weight": None}, "must be matrices.*q_proj|q_proj.*must be matrices"),
     "another shape": (None, {f"{QUERY}.lora_A.weight": np.ones((4, 3), "float32")}, "q_proj.*must have shape"),

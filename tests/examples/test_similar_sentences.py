@@ -70,6 +70,15 @@ def test_the_saved_model_has_the_same_score_and_searches(trained, capsys, monkey
     assert [float(line[:6]) for line in lines] == sorted((float(line[:6]) for line in lines), reverse=True)
 
 
+def test_lines_that_are_alike(trained, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(kt.data, "load_text_model", READ)
+    (tmp_path / "lines.txt").write_text("item 7\nabout another\n\nitem 7\n")
+    saved = ("--saved", trained[2] / "sentences.keras", *TINY)
+    similar_sentences.main(parse(*saved, "--duplicates", "--lines", tmp_path / "lines.txt"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["1.000  item 7", "       item 7"] and len(lines) == 6
+
+
 def test_both_texts_of_a_pair_have_its_number():
     pairs = kt.data.TextPairs([*PAIRS[:18], ("another text", PAIRS[0][1])])
     tokenizer = kt.data.train_tokenizer(pairs.sources + pairs.targets, 300, extra_tokens=1)
