@@ -23,40 +23,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import keras
 import pytest
 
-from keras_transformer.generation import compile as compilation
-
-# On TensorFlow tracing and compiling what decodes takes most of the time, and what XLA compiled is kept as long as the
-# process lives: 10 GB for all of these modules. They run it eagerly, as PyTorch does; a test that is about compiling,
-# or tries a way to write that no other module compiles, has the mark `compiled`.
-EAGERLY = {
-    *("test_beam", "test_beam_groups", "test_constraints", "test_contrastive", "test_coverage", "test_decoder_inputs"),
-    *("test_foreign_layers", "test_frequencies", "test_kinds_of_models", "test_prefill", "test_recurrent"),
-    *("test_replay", "test_sampling", "test_speculative", "test_cache_kinds", "test_check"),
-}
-COMPILES = [True]
-
-
-def compiled_or_not(compile_function):
-    """`compile_function` of a backend, whose result runs as it is while `COMPILES` says so."""
-
-    def compile_on_demand(function, *others):
-        compiled = compile_function(function, *others)
-        return lambda *arguments, **static: (compiled if COMPILES[0] else function)(*arguments, **static)
-
-    return compile_on_demand
-
-
-if keras.backend.backend() == "tensorflow":
-    compilation._tensorflow = compiled_or_not(compilation._tensorflow)
-
-
-@pytest.fixture(autouse=True)
-def compiles_or_not(request):
-    module = request.module.__name__.rpartition(".")[2]
-    COMPILES[0] = module not in EAGERLY or request.node.get_closest_marker("compiled") is not None
-    yield
-    COMPILES[0] = True
-
 
 def pytest_report_header():
     return f"keras {keras.__version__} on {keras.backend.backend()}"

@@ -80,7 +80,6 @@ def test_few_beams_as_by_hand(cached, early_stopping, length_penalty):
 
 
 @pytest.mark.parametrize(("kind", "cache"), [("decoder", False), ("encoder-decoder", True)])
-@pytest.mark.compiled
 def test_a_row_alone_is_the_row_in_any_batch_and_order(kind, cache):
     model, rows, fronts = stacked_gpt(), ragged((5, 1, 9, 3)), ragged((5, 1, 9, 3))
     options = {"num_beams": 4, "num_beam_groups": 2, "length_penalty": 0.6}

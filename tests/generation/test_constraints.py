@@ -121,7 +121,6 @@ def test_where_nothing_is_allowed_a_row_ends_and_a_beam_drops_out(cache):
     assert (result["token_ids"][0, 2:5] == 8).all() and (result["token_ids"][1, 1:4] == 8).all()
 
 
-@pytest.mark.compiled
 def test_other_answers_compile_nothing():
     """On torch nothing is compiled: there are the forwards to count."""
     ids = keras.Input((None,), dtype="int32")

@@ -96,7 +96,6 @@ def test_encoder_decoder_as_by_hand(cache):
         assert text[: len(expected)].tolist() == expected and (text[len(expected) :] == 0).all()
 
 
-@pytest.mark.compiled
 def test_without_a_penalty_or_a_choice_it_is_greedy():
     model = gpt()[0]
     expected = kt.generate(model, PROMPTS, 60)  # the cache is doubled on the way

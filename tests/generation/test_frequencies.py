@@ -134,7 +134,6 @@ def test_of_every_filter(options):
     assert_drawn_from(expected, draw(**options)[0])
 
 
-@pytest.mark.compiled
 def test_of_other_values_in_the_same_compiled_loop():
     for options in ({"top_p": 0.5, "temperature": 0.8}, {"top_p": 0.95, "temperature": 1.9}):
         assert_drawn_from(exact(options), draw(**options)[0])

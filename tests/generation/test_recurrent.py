@@ -50,14 +50,12 @@ KINDS = {
 
 
 class TestGreedy:
-    @pytest.mark.compiled
     def test_a_stack_by_hand(self):
         """Long enough for the cache to grow and for PyTorch to replay its steps; rows of different lengths."""
         texts = kt.generate(writer(), PROMPTS, 60)
         assert_greedy(writer(), PROMPTS, texts, 60)
 
     @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
-    @pytest.mark.compiled
     def test_an_encoder_decoder(self, options):
         """Ragged sources in one batch, each as alone, and as the full forward chooses; rows end with a stop token."""
         model = translator(**options)

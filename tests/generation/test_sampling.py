@@ -255,7 +255,6 @@ def test_processors_see_rows_in_the_callers_order():
     assert [row[length] for row, length in zip(texts.tolist(), (1, 3, 2, 1), strict=True)] == [3, 4, 5, 6]
 
 
-@pytest.mark.compiled
 def test_other_values_compile_nothing():
     if keras.backend.backend() == "torch":
         return  # nothing is compiled there

@@ -92,7 +92,6 @@ class TestGreedy:
         expected = kt.generate(model, SOURCES, 14)
         assert (kt.generate(model, SOURCES, 14, **options) == expected).all()
 
-    @pytest.mark.compiled
     def test_a_model_drafts_for_itself_what_it_accepts(self):
         """The first token comes with the prompt, then N + 1 with each round."""
         options = {"assistant_model": gpt(), "return_dict": True}
@@ -262,7 +261,6 @@ class TestDistribution:
                 assert tokens[0].tolist() == [1, 2, 0] and tokens[1:, 0].tolist() == [1, 1]
 
 
-@pytest.mark.compiled
 def test_other_values_and_lengths_compile_nothing():
     if keras.backend.backend() == "torch":
         return  # nothing is compiled there
