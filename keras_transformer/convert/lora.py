@@ -6,7 +6,7 @@ Source: Hu et al. 2021, "LoRA" (https://arxiv.org/abs/2106.09685).
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.anatomy import walk
+from keras_transformer.layers import DecoderBlock, EncoderBlock
 
 FIRST, SECOND = "lora_kernel_a", "lora_kernel_b"
 
@@ -17,15 +17,23 @@ def adapters_of(model):
     The first factor has all axes of the kernel but the last, then the rank; the second has the rank and the last axis.
     """
     found = {}
-    for layer in walk(model):
-        for part in (layer, *getattr(layer, "sublayers", ())):
-            if getattr(part, "lora_enabled", False) and hasattr(part, FIRST):
-                first, second = (
-                    ops.convert_to_numpy(getattr(part, name)).astype("float32") for name in (FIRST, SECOND)
-                )
-                path = getattr(part, FIRST).path.replace(FIRST, "kernel")
-                found[path] = first, second * np.float32(part.lora_alpha / part.lora_rank)
+    for layer in _walk(model):
+        if getattr(layer, "lora_enabled", False) and hasattr(layer, FIRST):
+            first, second = (ops.convert_to_numpy(getattr(layer, name)).astype("float32") for name in (FIRST, SECOND))
+            path = getattr(layer, FIRST).path.replace(FIRST, "kernel")
+            found[path] = first, second * np.float32(layer.lora_alpha / layer.lora_rank)
     return found
+
+
+def _walk(layer):
+    """The layers in a model, in its nested ones, and in ours."""
+    children = [*getattr(layer, "layers", ()), *getattr(layer, "sublayers", ())]
+    if isinstance(layer, (EncoderBlock, DecoderBlock)):
+        children += [layer.self_attention, getattr(layer, "cross_attention", None), layer.feed_forward]
+    for child in children:
+        if child is not None:
+            yield child
+            yield from _walk(child)
 
 
 def merged(model):

@@ -6,7 +6,7 @@ from keras_transformer import layers
 from keras_transformer.layers.model_card import HeadCard
 
 # Behind a layer that maps states to logits; none of them is where a body of layers ends.
-AFTER_LOGITS = (layers.SoftCap, layers.AddBias, keras.layers.Softmax)
+AFTER_LOGITS = (layers.SoftCap, layers.AddBias, keras.layers.Softmax, keras.layers.Cropping1D)
 # What makes one of several logits, all of which come from the same states.
 OF_SEVERAL_HEADS = (keras.layers.Average,)
 

@@ -369,7 +369,9 @@ def keras_dtype(name):
 def test_what_cannot_be_written(folder, tmp_path, monkeypatch):
     model = load_pretrained(folder)
     with pytest.raises(ValueError, match="it is of no family of `kt.models`"):
-        save_pretrained(kt.models.transformer(9, 9, 1, 4, 2, 8), tmp_path / "new")
+        save_pretrained(
+            kt.models.transformer(9, 9, num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8), tmp_path / "new"
+        )
     with pytest.raises(ValueError, match="exists"):
         save_pretrained(model, tmp_path)
     with pytest.raises(ValueError, match="max_shard_size=0"):
