@@ -47,11 +47,31 @@ def full_decoder(model, source, target, probe=None):
             f"The logits of the model {model.name!r} change with the tokens behind them: it looks both ways, so it "
             "cannot write texts. Decode with a causal model."
         )
+    if anatomy.foreign_layers(model):
+        _refuse_what_reads_more(model, probe)
     full = probe.full
     full.pads_source = source is None or not probe.sees_source_padding()
     if anatomy.foreign_layers(model) and target.fixed_length is None:
         full.longest = probe.longest
     return full
+
+
+def _refuse_what_reads_more(model, probe):
+    """Refuse a model whose logits are no matter of the tokens of a row up to them: its texts would be others."""
+    reasons = {
+        "other rows of the batch": probe.mixes_rows,
+        "room behind a text, in which it is to grow": probe.reads_length,
+    }
+    for reason, is_so in reasons.items():
+        if is_so():
+            raise ValueError(
+                f"The logits of the model {model.name!r} change with the {reason}: what it writes would depend on how "
+                f"it is computed. One of these layers must be the cause: {_names(anatomy.foreign_layers(model))}"
+            )
+
+
+def _names(layers):
+    return ", ".join(sorted({f"{layer.name} ({type(layer).__name__})" for layer in layers}))
 
 
 def make_probe(model, source, target):
@@ -82,9 +102,9 @@ def _cached_decoder(model, source, target):
     probe = make_probe(model, source, target)
     reason = probe.reason_against_cache(cached)
     if reason is None:
+        _refuse_what_reads_more(model, probe)
         return cached, None, probe
-    names = ", ".join(sorted({f"{layer.name} ({type(layer).__name__})" for layer in foreign}))
-    return None, f"{reason}; these may mix positions: {names}", probe
+    return None, f"{reason}; these may mix positions: {_names(foreign)}", probe
 
 
 class Known:

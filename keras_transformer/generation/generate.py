@@ -131,7 +131,8 @@ def generate(
 
     Raises:
         ValueError: ids that the model does not have, an empty prompt, more tokens than learned positions, a model that
-            looks both ways, an unknown sampler, a missing start token.
+            looks both ways, at other rows or at the length of what it is given, an unknown sampler, a missing start
+            token.
 
     Example:
     ```python

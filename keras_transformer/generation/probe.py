@@ -32,6 +32,8 @@ class Probe:
         self._start_full = compile_briefly(full.start, full.model)
         self.pad_token_id = target.masked_token_id or 0
         self.fixed_length = target.fixed_length
+        inputs = getattr(full.model, "inputs", None) or ()
+        self.has_mates = all(tensor.shape[0] is None for tensor in inputs)  # not with a fixed batch of one
         self.source_ids, self.source_padding = None, 0
         if source is not None:
             room = min(SOURCE_LENGTH + PADDING, source.max_sequence_length or SOURCE_LENGTH + PADDING)
@@ -95,24 +97,43 @@ class Probe:
         one, other = (self._full_logits(ids, last=half - 1) for ids in (self.token_ids, changed))
         return self._error(one, other) > self.tolerance
 
+    def mixes_rows(self):
+        """Whether the logits of a row change with the other rows of its batch."""
+        if not self.has_mates:
+            return False
+        mates = self.other_ids, self.other_ids[:, ::-1]
+        one, other = (self._full_logits(self.token_ids, mate=mate) for mate in mates)
+        return self._error(one, other) > self.tolerance
+
+    def reads_length(self):
+        """Whether the logits of a token change with the room behind it, in which a text is to grow."""
+        length = self.token_ids.shape[1]
+        room = self.longest(min(length + PADDING, self.limit))
+        if self.fixed_length is not None or room <= length:
+            return False
+        return self._error(self._full_logits(self.token_ids, room=room), self.expected) > self.tolerance
+
     def sees_source_padding(self):
         """Whether the full forward of an encoder-decoder changes with padding behind the source."""
         # At the first token: recurrence may have forgotten the source at the last one.
         padded, bare = (self._full_logits(self.token_ids, 0, width) for width in (self.source_padding, 0))
         return self._error(padded, bare) > self.tolerance
 
-    def _full_logits(self, token_ids, last=None, source_padding=0):
-        batch, room = self._batch(token_ids, 0, source_padding, last), self.fixed_length or token_ids.shape[1]
-        return _array(self._start_full(batch, length=room)[0])
+    def _full_logits(self, token_ids, last=None, source_padding=0, mate=None, room=None):
+        """The logits of one text beside another one, so that every backend compiles one number of rows."""
+        mate = self.other_ids if mate is None else mate
+        rows = np.concatenate([token_ids, np.resize(mate, token_ids.shape)]) if self.has_mates else token_ids
+        batch, room = self._batch(rows, 0, source_padding, last), room or self.fixed_length or token_ids.shape[1]
+        return _array(self._start_full(batch, length=room)[0])[:1]
 
     def _batch(self, token_ids, padding, source_padding, last=None):
-        last = token_ids.shape[1] - 1 if last is None else last
-        batch = {"last": _int32([last])}
+        last, count = token_ids.shape[1] - 1 if last is None else last, len(token_ids)
+        batch = {"last": _int32([last] * count)}
         sides = [("token_ids", "positions", token_ids, padding)]
         if self.source_ids is not None:
-            sides.append(("source_ids", "source_positions", self.source_ids, source_padding))
+            sides.append(("source_ids", "source_positions", self.source_ids.repeat(count, axis=0), source_padding))
         for ids_name, positions_name, ids, width in sides:
-            positions = np.arange(ids.shape[1])[None]
+            positions = np.arange(ids.shape[1])[None].repeat(count, axis=0)
             batch[ids_name] = _int32(np.pad(ids, [(0, 0), (0, width)], constant_values=self.pad_token_id))
             batch[positions_name] = _int32(np.pad(positions, [(0, 0), (0, width)], constant_values=-1))
         return batch

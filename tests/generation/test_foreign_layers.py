@@ -186,6 +186,26 @@ def test_an_encoder_decoder_with_short_tables_and_a_layer_of_the_user():
         assert (texts == predict(longer, [np.asarray([[5, 6, 7], [8, 0, 0]]), targets]).argmax(-1)).all()
 
 
+class Mates(keras.layers.Layer):
+    def call(self, x):
+        return x + ops.max(x, axis=0, keepdims=True)
+
+
+class Share(keras.layers.Layer):
+    """Causal, but each token is divided by the number of all."""
+
+    def call(self, x):
+        return ops.cumsum(x, axis=1) / ops.cast(ops.shape(x)[1], x.dtype)
+
+
+@pytest.mark.parametrize("layer, reason", [(Mates, "other rows of the batch"), (Share, "room behind a text")])
+@pytest.mark.parametrize("cache", ["auto", False])
+@pytest.mark.filterwarnings("ignore:generate")
+def test_layers_whose_texts_would_depend_on_how_they_are_computed(layer, reason, cache):
+    with pytest.raises(ValueError, match=rf"{reason}.*\({layer.__name__}\)"):
+        kt.generate(stack(layer()), [[5, 6], [7]], 4, cache=cache)
+
+
 def test_more_tokens_than_learned_positions():
     model = stack(lambda x: x, position="learned", max_sequence_length=12)
     with pytest.raises(ValueError, match=r"`inputs\[1\]` has 13 tokens, but the model has 12 learned positions"):
