@@ -78,5 +78,7 @@ def _entry(config, path, default):
         return default
     *folders, name = path.split(".")
     for folder in folders:
-        config = config.get(folder) or {}
+        config = config.get(folder)
+        if not isinstance(config, dict):
+            return default
     return config.get(name, default)

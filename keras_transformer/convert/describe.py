@@ -3,7 +3,7 @@
 import re
 
 from keras_transformer.convert import files, heads
-from keras_transformer.convert.pretrained import arguments_of, family_of
+from keras_transformer.convert.pretrained import arguments_of, family_of, no_other_errors
 
 
 def describe(directory, head=None):
@@ -25,11 +25,13 @@ def describe(directory, head=None):
     config, tensors = files.read_config(directory), files.Tensors(directory)
     family, builder = family_of(config)
     wanted = heads.find(family, config, head)
-    arguments, _ = arguments_of(family, config, files.read_generation(directory), tensors, wanted)
+    with no_other_errors(config):
+        arguments, _ = arguments_of(family, config, files.read_generation(directory), tensors, wanted)
+        of_head = {} if wanted is None else heads.options(wanted, config, head)
     arguments = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     lines = [f"keras_transformer.models.{builder.__name__}(None, {arguments})"]
     if wanted is not None:
-        of_head = ", ".join(f"{name}={value!r}" for name, value in heads.options(wanted, config, head).items())
+        of_head = ", ".join(f"{name}={value!r}" for name, value in of_head.items())
         lines.append(f"keras_transformer.models.with_head(model, {of_head})")
     found, prefix = heads.tables(family, config, wanted, head), getattr(family, "PREFIX", "")
     width = max(map(len, tensors), default=0)

@@ -1,5 +1,6 @@
 """A published checkpoint folder as a model, and a model as such a folder."""
 
+import contextlib
 import importlib
 from types import MappingProxyType
 
@@ -74,7 +75,7 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     tensors = files.Tensors(directory)
     family, builder = family_of(config)
     wanted = heads.find(family, config, head)
-    try:
+    with no_other_errors(config):
         arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
         arguments |= options
         of_head = {} if wanted is None else heads.options(wanted, config, head)
@@ -82,8 +83,6 @@ def load_pretrained(directory, head=None, dtype=None, **options):
         _check_sizes({**arguments, **of_head}, tensors)
         model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
         whole = models.with_head(model, **of_head) if of_head else model
-    except (TypeError, AttributeError, KeyError, OverflowError) as error:  # values of another kind
-        raise ValueError(f"{files.CONFIG} says what no {config['model_type']} can be: {error}") from error
     if wanted is not None and any(row.theirs in tensors for row in wanted.rows):
         load_tensors(whole, tensors, family, heads.tables(family, config, wanted, head))
     else:
@@ -149,6 +148,15 @@ def load_tensors(model, tensors, family, tables):
     """Give a model the weights of a mapping by the tables of a family, a module of `convert`, and of its head."""
     told = {"prefix": getattr(family, "PREFIX", ""), "zeros": getattr(family, "ZEROS", ())}
     table.load(model, tensors, **tables, **told)
+
+
+@contextlib.contextmanager
+def no_other_errors(config):
+    """A `ValueError` in place of what values of another kind lead to."""
+    try:
+        yield
+    except (TypeError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
+        raise ValueError(f"{files.CONFIG} says what no {config.get('model_type')!r} can be: {error}") from error
 
 
 def arguments_of(family, config, generation, tensors, head):
