@@ -17,6 +17,7 @@ from keras_transformer.layers import read_card, read_head
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
+NAME = re.compile(r"[\w.]+")
 # What would make another matrix of the tensors than what is computed here.
 PLAIN = {"use_dora": (False,), "bias": ("none",), "layer_replication": (None,), "megatron_config": (None,)}
 PLAIN |= {"alora_invocation_tokens": (None,), "use_qalora": (False,), "corda_config": (None,)}
@@ -52,7 +53,12 @@ def load_adapter(model, directory):
         if row is None or row.change.axes is not None or not row.paths[0].endswith("/kernel"):
             raise ValueError(f"The model has no matrix for the adapter {module!r}.")
         first, second = tensors.pop(name), tensors.pop(name.replace(".lora_A.", ".lora_B."), None)
-        delta = _delta(module, config, first, second)
+        scale = _scale(module, config, first, second)
+        shape = (second.shape[0], first.shape[1])[:: 1 if row.change.transposed else -1]
+        table.check_shape(
+            row, module, np.broadcast_to(np.float32(0), shape), variables
+        )  # before anything so large is made
+        delta = scale * np.asarray(second).astype("float32") @ np.asarray(first).astype("float32")
         for path, part in _parts(row, delta if row.change.transposed else delta.T, variables, module):
             new[path] = ops.convert_to_numpy(variables[path]).astype("float32") + part
     for name in [*tensors]:  # other modules, such as a head, may have been trained whole
@@ -71,7 +77,7 @@ def save_adapter(model, directory):
     its rank is the one given times the number of heads.
 
     Args:
-        model: from `load_pretrained`, or of a builder, with adapters.
+        model: from `load_pretrained`, with adapters.
         directory: the folder, which must not exist yet. It appears whole or not at all.
 
     Raises:
@@ -139,11 +145,11 @@ def _side_by_side(parts, row, variables):
     for part, shape in zip(parts, shapes, strict=True):
         outputs = _outputs(row, shape)
         if part is not None:
-            heads, rank = int(np.prod(outputs[:-1])), part[1].shape[0]
-            second = np.zeros((heads * rank, width), "float32")
-            end = begin + heads * outputs[-1]
-            second[:, begin:end] = np.kron(np.eye(heads, dtype="float32"), part[1])
-            firsts.append(part[0].reshape(-1, heads * rank))
+            count, rank = int(np.prod(outputs[:-1])), part[1].shape[0]
+            second = np.zeros((count * rank, width), "float32")
+            end = begin + count * outputs[-1]
+            second[:, begin:end] = np.kron(np.eye(count, dtype="float32"), part[1])
+            firsts.append(part[0].reshape(-1, count * rank))
             seconds.append(second)
         begin += int(np.prod(outputs))
     return np.concatenate(firsts, axis=1), np.concatenate(seconds)
@@ -160,25 +166,27 @@ def _parts(row, theirs, variables, name):
     return zip(row.paths, table.parts_of(row, theirs, variables), strict=True)
 
 
-def _delta(module, config, first, second):
-    """What is added to a matrix (F, D) of theirs."""
+def _scale(module, config, first, second):
+    """The factor on `second @ first`, which is added to a matrix (F, D) of theirs."""
     if second is None or len(first.shape) != 2 or len(second.shape) != 2 or first.shape[0] != second.shape[1]:
         shapes = first.shape, second and second.shape
         raise ValueError(f"The adapter {module!r} must be matrices (r, D) and (F, r). Received: {shapes}")
-    rank = _of_pattern(config.get("rank_pattern"), module, config.get("r"))
-    alpha = _of_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"))
-    if rank != first.shape[0] or not isinstance(alpha, (int, float)):
+    rank, alpha = (
+        _of_module(config, "rank_pattern", module, "r"),
+        _of_module(config, "alpha_pattern", module, "lora_alpha"),
+    )
+    if not rank or rank != first.shape[0] or not isinstance(alpha, (int, float)):
         raise ValueError(
             f"{CONFIG} must say the rank and the scale of {module!r}, whose matrix has rank {first.shape[0]}. "
             f"Received: r={rank!r}, lora_alpha={alpha!r}"
         )
-    scale = alpha / (rank**0.5 if config.get("use_rslora") else rank)
-    return scale * np.asarray(second).astype("float32") @ np.asarray(first).astype("float32")
+    return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
-def _of_pattern(pattern, module, default):
-    """The value of the first pattern that the end of the module's name matches."""
-    for key, value in (pattern or {}).items():
-        if re.fullmatch(rf"(.*\.)?({key})", module):
-            return value
-    return default
+def _of_module(config, patterns, module, default):
+    """What a dict of the config says for the end of a module's name, else what holds for all."""
+    found = config.get(patterns) or {}
+    if not isinstance(found, dict) or not all(NAME.fullmatch(name) for name in found):
+        raise ValueError(f"`{patterns}` of {CONFIG} must name modules, without wild cards. Received: {found!r}")
+    matching = [value for name, value in found.items() if f".{module}".endswith(f".{name}")]
+    return matching[0] if matching else config.get(default)

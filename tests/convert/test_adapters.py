@@ -97,6 +97,16 @@ WRONG = {
     "directions": ({"use_dora": True}, None, "`use_dora`.*True"),
     "another rank": ({"rank_pattern": {"q_proj": 9}}, None, "rank and the scale of"),
     "no scale": ({"alpha_pattern": {"q_proj": "much"}}, None, "lora_alpha='much'"),
+    "a wild card": ({"rank_pattern": {".*": 2}}, None, "without wild cards"),
+    "no dict": ({"alpha_pattern": [2]}, None, "must name modules"),
+    "huge": (
+        None,
+        {
+            f"{QUERY}.lora_A.weight": np.zeros((4, 300_000), "float32"),
+            f"{QUERY}.lora_B.weight": np.zeros((300_000, 4), "float32"),
+        },
+        r"must have shape \(16, 16\). Received: \(300000, 300000\)",
+    ),
     "one factor": (None, {f"{QUERY}.lora_B.weight": None}, "must be matrices.*q_proj|q_proj.*must be matrices"),
     "another shape": (None, {f"{QUERY}.lora_A.weight": np.ones((4, 3), "float32")}, "q_proj.*must have shape"),
     "no such module": (
