@@ -308,6 +308,19 @@ def test_refused_arguments(options, words):
     assert all(word in str(error.value) for word in words), error.value
 
 
+@pytest.mark.parametrize("dim", [8, 7])
+def test_all_sines_come_first(dim):
+    """As in Marian; an odd dim has one more of them."""
+    layer = kt.layers.PositionalEmbedding(None, dim, sinusoid_layout="half")
+    found = numpy(layer(np.zeros((1, 5, dim), "float32")))[0]
+    sines = (dim + 1) // 2
+    angles = np.arange(5)[:, None] / 10000 ** (2 * np.arange(sines) / dim)
+    expected = np.concatenate([np.sin(angles), np.cos(angles)[:, : dim // 2]], axis=1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="sinusoid_layout.*'third'"):
+        kt.layers.PositionalEmbedding(None, dim, sinusoid_layout="third")
+
+
 def test_config_keeps_every_argument():
     options = {
         "vocabulary_size": 10,
@@ -322,6 +335,7 @@ def test_config_keeps_every_argument():
         "embeddings_regularizer": keras.regularizers.L2(0.5),
         "embeddings_constraint": keras.constraints.NonNeg(),
         "position_offset": 2,
+        "sinusoid_layout": "half",
         "seed": 5,
         "name": "tokens",
         "dtype": "mixed_bfloat16",
