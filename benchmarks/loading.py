@@ -16,6 +16,7 @@ import common
 
 CONFIG = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_positions": 1024}
 CONFIG |= {"n_embd": 768, "n_layer": 12, "n_head": 12, "bos_token_id": 50256, "eos_token_id": 50256}
+CONFIG |= {"resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 FILE = "model.safetensors"
 
 
