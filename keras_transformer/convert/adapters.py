@@ -45,7 +45,7 @@ def load_adapter(model, directory):
     tensors = dict(files.Tensors(directory, WEIGHTS))
     rows, prefix = _rows(model)
     variables = {variable.path: variable for variable in model.variables}
-    rows = {row.theirs: row for row in table.match(rows, _own_paths(model)) if not row.of_experts}
+    rows = {row.theirs: row for row in table.match(rows, table.own_variables(model)) if not row.of_experts}
     new = {}
     for name in [name for name in tensors if name.endswith(".lora_A.weight")]:
         module = name.removeprefix(PREFIX).removesuffix(".lora_A.weight")
@@ -55,9 +55,8 @@ def load_adapter(model, directory):
         first, second = tensors.pop(name), tensors.pop(name.replace(".lora_A.", ".lora_B."), None)
         scale = _scale(module, config, first, second)
         shape = (second.shape[0], first.shape[1])[:: 1 if row.change.transposed else -1]
-        table.check_shape(
-            row, module, np.broadcast_to(np.float32(0), shape), variables
-        )  # before anything so large is made
+        # Asked of something without memory, before anything so large is made.
+        table.check_shape(row, module, np.broadcast_to(np.float32(0), shape), variables)
         delta = scale * np.asarray(second).astype("float32") @ np.asarray(first).astype("float32")
         for path, part in _parts(row, delta if row.change.transposed else delta.T, variables, module):
             new[path] = ops.convert_to_numpy(variables[path]).astype("float32") + part
@@ -74,7 +73,8 @@ def save_adapter(model, directory):
     """Write the adapters of a model, made by `layer.enable_lora(rank)`, as a folder that PEFT loads.
 
     Keras gives every head of queries, keys and values matrices of its own; theirs are one matrix for all heads, so that
-    its rank is the one given times the number of heads.
+    its rank is the one given times the number of heads. A `.keras` file holds adapters added to the weights, so write
+    them from the model that was trained.
 
     Args:
         model: from `load_pretrained`, with adapters.
@@ -93,7 +93,7 @@ def save_adapter(model, directory):
     if others:
         raise ValueError(f"These adapters have no place in a folder of PEFT: {others}")
     tensors, ranks, inputs_first = {}, {}, False
-    for row in table.match(rows, _own_paths(model)):
+    for row in table.match(rows, table.own_variables(model)):
         parts = [adapted.pop(path, None) for path in row.paths]
         if not any(parts):
             continue
@@ -125,12 +125,6 @@ def _rows(model):
     family, _ = family_of(published["config"])
     head, _ = heads.written(family, published["config"], read_head(model))
     return heads.rows(family.ROWS, "" if head is None else head.prefix, head), getattr(family, "PREFIX", "")
-
-
-def _own_paths(model):
-    """The paths of the variables that a checkpoint holds."""
-    paths = [variable.path for variable in model.variables]
-    return [path for path in paths if not (is_adapter(path) or path.endswith("seed_generator_state"))]
 
 
 def _side_by_side(parts, row, variables):
@@ -171,10 +165,8 @@ def _scale(module, config, first, second):
     if second is None or len(first.shape) != 2 or len(second.shape) != 2 or first.shape[0] != second.shape[1]:
         shapes = first.shape, second and second.shape
         raise ValueError(f"The adapter {module!r} must be matrices (r, D) and (F, r). Received: {shapes}")
-    rank, alpha = (
-        _of_module(config, "rank_pattern", module, "r"),
-        _of_module(config, "alpha_pattern", module, "lora_alpha"),
-    )
+    rank = _of_module(config, "rank_pattern", module, "r")
+    alpha = _of_module(config, "alpha_pattern", module, "lora_alpha")
     if not rank or rank != first.shape[0] or not isinstance(alpha, (int, float)):
         raise ValueError(
             f"{CONFIG} must say the rank and the scale of {module!r}, whose matrix has rank {first.shape[0]}. "

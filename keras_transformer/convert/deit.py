@@ -17,5 +17,7 @@ ROWS = [
     *dense("distillation_classifier", "distillation_logits"),
 ]
 
+# What the class of theirs is called with such an option.
+KINDS = {"distillation_head": "ForImageClassificationWithTeacher"}
 OPTIONAL = {"distillation_head": "distillation_classifier.weight"}
 IGNORED = []

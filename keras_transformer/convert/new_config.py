@@ -42,8 +42,13 @@ def config_for(model, modules):
                 continue
             tried.append(kind)
             config = _config(facts, kind, family)
-            if config is not None and _is_the_same(model, builder, config, family.FIELDS):
-                return {**config, "architectures": [CLASSES[kind] + family.KIND]}
+            # What no config says, and a reader is told by the tensors or the name of the class.
+            told = {option: True for option in getattr(family, "KINDS", {}) if facts.get(option)}
+            if config is not None and _is_the_same(
+                model, builder, {**builder_arguments(config, family.FIELDS), **told}
+            ):
+                names = [family.KINDS[option] for option in told] or [family.KIND]
+                return {**config, "architectures": [CLASSES[kind] + names[0]]}
     why = f"no config of the types {tried} says what it is" if tried else "it is of no family of `kt.models`"
     raise ValueError(f"The model {getattr(model, 'name', model)!r} has no place in `transformers`: {why}.")
 
@@ -126,11 +131,11 @@ def _plain(value):
     return list(value) if isinstance(value, tuple) else value
 
 
-def _is_the_same(model, builder, config, fields):
-    """Whether what the config makes has the same layers, one by one."""
+def _is_the_same(model, builder, arguments):
+    """Whether what the builder makes of these arguments has the same layers, one by one."""
     try:
         with keras.StatelessScope(initialize_variables=False):  # without being allocated
-            again = getattr(models, builder)(None, **builder_arguments(config, fields))
+            again = getattr(models, builder)(None, **arguments)
             expected = _described(again)
     except (ValueError, TypeError):
         return False

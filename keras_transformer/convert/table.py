@@ -235,8 +235,9 @@ def _named(patterns, names):
 
 def save(model, rows):
     """A model's variables as a checkpoint's tensors: {their name: array}; adapters are added to their kernels."""
-    own = [variable for variable in model.variables if not (_is_seed(variable) or is_adapter(variable.path))]
-    variables = {variable.path: ops.convert_to_numpy(variable) for variable in own} | merged(model)
+    variables = {path: ops.convert_to_numpy(variable) for path, variable in own_variables(model).items()} | merged(
+        model
+    )
     tensors = {}
     for row in match(rows, variables):
         values = [variables[path] for path in row.paths]
@@ -244,6 +245,11 @@ def save(model, rows):
             parts = [row.change.to_theirs(value[i] if row.of_experts else value) for value in values]
             tensors[name] = parts[0] if len(parts) == 1 else np.concatenate(parts, row.axis)
     return tensors
+
+
+def own_variables(model):
+    """{path: variable} of those that a checkpoint holds: neither seeds nor adapters."""
+    return {x.path: x for x in model.variables if not (_is_seed(x) or is_adapter(x.path))}
 
 
 def _as_in_table(tensors, rows, ignored, prefix):

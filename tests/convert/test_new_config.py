@@ -15,6 +15,7 @@ from tests.convert.test_pretrained import assert_same_classes, theirs_in
 
 SIZES = {"vocabulary_size": 19, "num_layers": 2, "hidden_dim": 16, "num_heads": 2, "intermediate_dim": 20}
 LLAMA = {**SIZES, "num_key_value_heads": 1}
+VIT = {"num_classes": 3, "image_size": 8, "patch_size": 4, **{k: x for k, x in SIZES.items() if k[0] != "v"}}
 GEMMA = {"norm_placement": "sandwich", "zero_centered": True, "embedding_scale": 4.0, "query_scale": 0.5}
 GEMMA |= {"tie_embeddings": True, "activation": "gelu_tanh", "sliding_window": 3}
 IDS = {"pad_token_id": 0, "start_token_id": 1, "stop_token_id": 2}
@@ -48,9 +49,11 @@ MODELS = {  # class of theirs, builder, options
     "T5ForConditionalGeneration": ("t5", {**SIZES, "key_dim": 6, "gated": True, "tie_embeddings": False}),
     "BartForConditionalGeneration": ("bart", {**SIZES, "max_sequence_length": 12, "num_decoder_layers": 1}),
     "MBartForConditionalGeneration": ("bart", {**SIZES, "max_sequence_length": 12, "norm_placement": "pre"}),
-    "ViTForImageClassification": (
+    "ViTForImageClassification": ("vit", VIT),
+    "DeiTForImageClassification": ("vit", {**VIT, "distillation_token": True}),
+    "DeiTForImageClassificationWithTeacher": (
         "vit",
-        {"num_classes": 3, "image_size": 8, "patch_size": 4, **{k: x for k, x in SIZES.items() if k[0] != "v"}},
+        {**VIT, "distillation_token": True, "distillation_head": True},
     ),
 }
 
@@ -82,7 +85,7 @@ def test_what_a_builder_made_is_written(name, tmp_path):
     model.save(tmp_path / "model.keras")
     save_pretrained(keras.models.load_model(tmp_path / "model.keras"), tmp_path / "folder")
     theirs = theirs_in(tmp_path / "folder", getattr(transformers, name.partition(",")[0]))
-    (assert_same_classes if name.startswith("ViT") else assert_same_states)(model, theirs)
+    (assert_same_classes if "Image" in name else assert_same_states)(model, theirs)
     again = load_pretrained(tmp_path / "folder")
     for ours, expected in zip(again.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, expected)
