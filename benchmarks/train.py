@@ -4,6 +4,7 @@
 
 With `--peers`, the scripts of DIR that do the same work (KerasHub's layers on each backend, transformers in PyTorch,
 and the step written by hand in JAX) are timed in the same run, each in its own process, ours and theirs in turn.
+Ours is timed twice: as the scripts of examples/ train, which call `keep_memory`, and without that call.
 """
 
 import json
@@ -13,13 +14,15 @@ import common
 BATCH_SIZE, LENGTH = 16, 128
 
 
-def measure_fit(steps):
+def measure_fit(steps, keeps_memory):
     """Tokens per second of `fit`, the median of three epochs of `steps` batches."""
     import keras
     import numpy as np
 
-    from keras_transformer.training import MaskedCrossentropy
+    from keras_transformer.training import MaskedCrossentropy, keep_memory
 
+    if keeps_memory:
+        keep_memory()
     model = common.stacked_model(LENGTH)
     model.compile(optimizer=keras.optimizers.AdamW(1e-3), loss=MaskedCrossentropy())
     token_ids = np.random.default_rng(0).integers(1, common.VOCABULARY_SIZE, (BATCH_SIZE * steps, LENGTH), "int32")
@@ -41,9 +44,10 @@ def main(args):
     backends = args.backend or common.BACKENDS
     jobs = {}
     for backend in backends:
-        jobs["ours", backend] = lambda backend=backend: common.measure(__file__, backend, "fit", "--steps", args.steps)[
-            "tokens_per_second"
-        ]
+        for who, what in (("ours", "fit"), ("without keep_memory", "plain_fit")):
+            jobs[who, backend] = lambda backend=backend, what=what: common.measure(
+                __file__, backend, what, "--steps", args.steps
+            )["tokens_per_second"]
         if args.peers:
             jobs["KerasHub", backend] = lambda backend=backend: common.peer_tokens_per_second(
                 args.peers / "train_hub.py", backend, N=args.steps
@@ -65,12 +69,14 @@ def main(args):
 
 def report(args, backends, speed, peaks):
     flop, peak = common.training_flop_per_token(LENGTH), max(peaks.values())
-    header = ("backend", "ours, tokens/s", "KerasHub", "ratio", "share of matrix peak")
+    header = ("backend", "ours, tokens/s", "KerasHub", "ratio", "without keep_memory", "ratio", "share of matrix peak")
     rows = []
     for backend in backends:
-        ours, theirs = speed["ours", backend], speed.get(("KerasHub", backend))
+        ours, plain = speed["ours", backend], speed["without keep_memory", backend]
+        theirs = speed.get(("KerasHub", backend))
         share = f"{ours * flop / peak / 1e9:.0%}"
-        rows.append((backend, round(ours), common.whole(theirs), common.ratio(ours, theirs), share))
+        ratio, plain_ratio = common.ratio(ours, theirs), common.ratio(plain, theirs)
+        rows.append((backend, round(ours), common.whole(theirs), ratio, round(plain), plain_ratio, share))
     print(f"\n{common.table(header, rows)}")
     limit = peak * 1e9 / flop
     print(f"\nmatrix peak {peak:.0f} GFLOP/s and {flop / 1e6:.1f} MFLOP a token allow {limit:,.0f} tokens/s")
@@ -102,8 +108,8 @@ if __name__ == "__main__":
     parser = common.argument_parser(__doc__)
     parser.add_argument("--steps", type=int, default=10, help="batches in each of the three timed epochs")
     args = parser.parse_args()
-    if args.measure == "fit":
-        print(json.dumps(measure_fit(args.steps)))
+    if args.measure in ("fit", "plain_fit"):
+        print(json.dumps(measure_fit(args.steps, keeps_memory=args.measure == "fit")))
     elif args.measure == "peak":
         print(json.dumps({"gflops": common.matrix_peak()}))
     else:
