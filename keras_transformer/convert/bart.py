@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
-from keras_transformer.convert.table import FROM_HEADS, TABLE, Row, dense, layer_norm, under
+from keras_transformer.convert.rows import FROM_HEADS, TABLE, Row, dense, layer_norm, under
 
 MODEL_TYPES = ("bart", "mbart")
 KIND, HEADS = "ForConditionalGeneration", heads.BART

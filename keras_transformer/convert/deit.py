@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads, vit
 from keras_transformer.convert.config import always
-from keras_transformer.convert.table import LEADING, Row, dense
+from keras_transformer.convert.rows import LEADING, Row, dense
 
 MODEL_TYPES = ("deit",)
 KIND, HEADS = "ForImageClassification", heads.NONE

@@ -7,6 +7,7 @@ Source: the layout of Hugging Face's hub: `config.json` beside `model.safetensor
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -23,22 +24,23 @@ DTYPES |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
 
 
 class Stored(NamedTuple):
-    """A tensor in a file; `np.asarray` reads it.
+    """A tensor in a file; `np.asarray` reads it into memory of its own, so that none of the file stays in memory.
 
     Attributes:
         file: the open file.
-        name: its name in there.
+        begin: int, the place of its first byte.
         shape: tuple of int.
         dtype: name of its type.
     """
 
     file: Any
-    name: str
+    begin: int
     shape: tuple
     dtype: str
 
     def __array__(self, dtype=None, copy=None):
-        array = self.file.get_tensor(self.name)
+        self.file.seek(self.begin)
+        array = np.fromfile(self.file, self.dtype, math.prod(self.shape)).reshape(self.shape)
         return array if dtype is None else array.astype(dtype)
 
 
@@ -59,12 +61,12 @@ class Tensors(Mapping):
         self._stored = {}
         places = _places(directory) if whole == WHOLE else {}
         for name in sorted(set(places.values())) if places else [whole]:
-            for stored in _tensors_of(inside(directory, name)):
-                if stored.name in self._stored:
-                    raise ValueError(f"The tensor {stored.name!r} is in two files, one of which is {name!r}.")
-                if places and places.get(stored.name) != name:
-                    raise ValueError(f"{INDEX} does not say that the tensor {stored.name!r} is in {name!r}.")
-                self._stored[stored.name] = stored
+            for tensor, stored in _tensors_of(inside(directory, name)):
+                if tensor in self._stored:
+                    raise ValueError(f"The tensor {tensor!r} is in two files, one of which is {name!r}.")
+                if places and places.get(tensor) != name:
+                    raise ValueError(f"{INDEX} does not say that the tensor {tensor!r} is in {name!r}.")
+                self._stored[tensor] = stored
         missing = sorted(set(places) - set(self._stored))
         if missing:
             raise ValueError(f"{INDEX} names tensors that are in no file: {missing[:9]}")
@@ -202,18 +204,23 @@ def _places(directory):
 
 
 def _tensors_of(path):
+    """Pairs of a name and a `Stored`."""
     safetensors = _safetensors()
     try:
-        file = safetensors.safe_open(path, "np")
-        _refuse_twice(path)
-        slices = {name: file.get_slice(name) for name in file.keys()}
+        safetensors.safe_open(path, "np")  # refuses sizes, types and places that do not fit each other and the file
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path.name!r} is no safetensors file that can be read: {error}") from error
-    for name, found in slices.items():
-        kind = found.get_dtype()
-        if kind not in DTYPES:
-            raise ValueError(f"The tensor {name!r} must have one of the types {[*DTYPES]}. Received: {kind}")
-        yield Stored(file, name, tuple(found.get_shape()), DTYPES[kind])
+    file = open(path, "rb")
+    size = int.from_bytes(file.read(8), "little")
+    for name, entry in _parsed(file.read(size), path.name).items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(
+                f"The tensor {name!r} must have one of the types {[*DTYPES]}. Received: {entry['dtype']}"
+            )
+        begin = 8 + size + entry["data_offsets"][0]
+        yield name, Stored(file, begin, tuple(entry["shape"]), DTYPES[entry["dtype"]])
 
 
 def _safetensors():
@@ -224,14 +231,9 @@ def _safetensors():
     return safetensors
 
 
-def _refuse_twice(path):
-    """Refuse a header with a name twice, of which the library takes the last; it has checked the size of the header."""
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        _parsed(file.read(size), path.name)
-
-
 def _parsed(data, name):
+    """A JSON object, without a key twice, of which safetensors would take the last one."""
+
     def unique(pairs):
         found = dict(pairs)
         if len(found) < len(pairs):

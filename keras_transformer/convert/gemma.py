@@ -3,7 +3,7 @@
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, always, same
 from keras_transformer.convert.llama import AROUND, ATTENTION_AND_FEED_FORWARD, LENGTH, SIZES
-from keras_transformer.convert.table import rms_norm, under
+from keras_transformer.convert.rows import rms_norm, under
 
 MODEL_TYPES = ("gemma2", "gemma3_text")
 KIND, HEADS = "ForCausalLM", heads.LLAMA

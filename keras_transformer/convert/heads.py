@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from keras_transformer.convert.table import LINEAR, Row, dense, layer_norm, under
+from keras_transformer.convert.rows import LINEAR, Row, dense, layer_norm, under
 
 
 class Head(NamedTuple):

@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import bart, heads
 from keras_transformer.convert.config import Field, always
-from keras_transformer.convert.table import LEADING, Row
+from keras_transformer.convert.rows import LEADING, Row
 
 MODEL_TYPES = ("marian",)
 KIND, HEADS = "MTModel", heads.NONE

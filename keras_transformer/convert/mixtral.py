@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads, llama, mistral
 from keras_transformer.convert.config import Field, same
-from keras_transformer.convert.table import LINEAR, Row, under
+from keras_transformer.convert.rows import LINEAR, Row, under
 
 MODEL_TYPES = ("mixtral",)
 KIND, HEADS = "ForCausalLM", heads.LLAMA

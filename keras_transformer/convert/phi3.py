@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads, llama, mistral
 from keras_transformer.convert.config import Field, same
-from keras_transformer.convert.table import FROM_HEADS, LINEAR, Row, dense, under
+from keras_transformer.convert.rows import FROM_HEADS, LINEAR, Row, dense, under
 
 MODEL_TYPES = ("phi3",)
 KIND, HEADS = "ForCausalLM", heads.LLAMA

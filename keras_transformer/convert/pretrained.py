@@ -4,10 +4,13 @@ import contextlib
 import importlib
 from types import MappingProxyType
 
+import keras
+
 from keras_transformer import models
 from keras_transformer.arguments import check_count, check_size
 from keras_transformer.convert import files, heads, table
 from keras_transformer.convert.config import builder_arguments
+from keras_transformer.convert.first_values import FirstValues
 from keras_transformer.convert.new_config import config_for
 from keras_transformer.convert.pooling import read_pooling
 from keras_transformer.layers import read_card, read_head
@@ -35,7 +38,8 @@ def load_pretrained(directory, head=None, dtype=None, **options):
 
     Nothing is downloaded and nothing in the folder is executed: `config.json` says how the family's builder is called,
     and the safetensors files, one or several with an index, hold the weights, of which every one must have its place.
-    Tensors are read one after another, so loading takes the model's memory and one tensor more.
+    Tensors are read one after another, and variables begin with them, so loading takes the model's memory and one
+    tensor more, and the time of reading.
 
     The families are BERT, RoBERTa, DistilBERT, GPT-2, OPT, Llama, Mistral, Mixtral, Phi-3, Qwen 2, Qwen 3, Gemma 2,
     Gemma 3 (text), T5, mT5, BART, mBART, Marian, ViT and DeiT, with the heads of `transformers` for classes, tokens and
@@ -75,18 +79,20 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     tensors = files.Tensors(directory)
     family, builder = family_of(config)
     wanted = heads.find(family, config, head)
-    with no_other_errors(config):
-        arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
-        arguments |= options
-        of_head = {} if wanted is None else heads.options(wanted, config, head)
-        of_head |= {"pooling": read_pooling(directory)} if wanted is heads.SENTENCES else {}
-        _check_sizes({**arguments, **of_head}, tensors)
-        model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
-        whole = models.with_head(model, **of_head) if of_head else model
-    if wanted is not None and any(row.theirs in tensors for row in wanted.rows):
-        load_tensors(whole, tensors, family, heads.tables(family, config, wanted, head))
-    else:
-        load_tensors(model, tensors, family, heads.tables(family, config, None, head))
+    with keras.StatelessScope():  # variables get their first values, those of the folder, as it ends
+        with no_other_errors(config):
+            arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
+            arguments |= options
+            of_head = {} if wanted is None else heads.options(wanted, config, head)
+            of_head |= {"pooling": read_pooling(directory)} if wanted is heads.SENTENCES else {}
+            _check_sizes({**arguments, **of_head}, tensors)
+            model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
+            whole = models.with_head(model, **of_head) if of_head else model
+        has_head = wanted is not None and any(row.theirs in tensors for row in wanted.rows)
+        tables = heads.tables(family, config, wanted if has_head else None, head)
+        values = values_for(whole if has_head else model, tensors, family, tables)
+        first_values = FirstValues(whole, values)
+    first_values.finish()
     prefix = getattr(family, "PREFIX", "")
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     told, untold = _config_with(options, config, family.FIELDS)
@@ -144,10 +150,10 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
     files.write_folder(directory, config, tensors, max_shard_size, published.get("generation"))
 
 
-def load_tensors(model, tensors, family, tables):
-    """Give a model the weights of a mapping by the tables of a family, a module of `convert`, and of its head."""
+def values_for(model, tensors, family, tables):
+    """What a folder's tensors say for a model by the tables of a family, a module of `convert`, and of its head."""
     told = {"prefix": getattr(family, "PREFIX", ""), "zeros": getattr(family, "ZEROS", ())}
-    table.load(model, tensors, **tables, **told)
+    return table.values_of(model, tensors, **tables, **told)
 
 
 @contextlib.contextmanager

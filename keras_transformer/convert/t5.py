@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
-from keras_transformer.convert.table import FROM_HEADS, LINEAR, TABLE, Row, rms_norm, under
+from keras_transformer.convert.rows import FROM_HEADS, LINEAR, TABLE, Row, rms_norm, under
 
 MODEL_TYPES = ("t5", "mt5")
 KIND, HEADS = "ForConditionalGeneration", heads.T5

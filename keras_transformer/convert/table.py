@@ -4,156 +4,17 @@ A table is a list of rows (their name, our variable path, reversible change). `{
 `{e}` for that of an expert, whose tensors are one variable of ours.
 A row takes part if the model has its variables, so one table serves every option of a family; what is missing on
 either side is an error, never a guess.
-
-Letters: D features, N heads, H head dim, C channels, P patch size.
 """
 
+import functools
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.convert.lora import is_adapter, merged
-
-LAYER = "{i}"
-EXPERT = "{e}"
-
-
-class Change(NamedTuple):
-    """How a tensor of theirs becomes a variable of ours: transposed, then given our shape.
-
-    Attributes:
-        inputs: how many axes of ours, from the front, are one axis of theirs; the others are the other one. Negative:
-            counted from the end. None: theirs is flat.
-        transposed: whether theirs has outputs first, as `torch.nn.Linear`.
-        axes: the order of axes of a kernel of a convolution, instead of both.
-        leading: whether theirs has one more axis in front, of size 1, instead of all these.
-    """
-
-    inputs: int | None = None
-    transposed: bool = False
-    axes: tuple | None = None
-    leading: bool = False
-
-    def their_shape(self, shape):
-        """The shape of theirs for one of ours."""
-        if self.leading:
-            return (1, *shape)
-        if self.axes is not None:
-            return tuple(shape[self.axes.index(i)] for i in range(len(shape)))
-        if self.inputs is None:
-            return (int(np.prod(shape)),)
-        pair = int(np.prod(shape[: self.inputs])), int(np.prod(shape[self.inputs :]))
-        return pair[::-1] if self.transposed else pair
-
-    def to_ours(self, theirs, shape):
-        """A tensor of theirs in our shape."""
-        if self.axes is not None:
-            return theirs.transpose(self.axes)
-        return (theirs.T if self.transposed else theirs).reshape(shape)
-
-    def to_theirs(self, ours):
-        """A variable of ours in their shape."""
-        if self.axes is not None:
-            return ours.transpose(np.argsort(self.axes))
-        if not self.transposed:
-            return ours.reshape(self.their_shape(ours.shape))
-        return ours.reshape(self.their_shape(ours.shape)[::-1]).T
-
-
-FLAT = Change()  # biases (N, H), norms (D,)
-TABLE = Change(1)  # embeddings (V, D)
-LINEAR = Change(1, transposed=True)  # (D, F), and into heads (D, N, H)
-FROM_HEADS = Change(-1, transposed=True)  # out of heads (N, H, D)
-LEADING = Change(leading=True)  # tokens or positions (T, D) of one row
-CONV1D = Change(1)  # GPT-2 keeps inputs first
-CONV1D_FROM_HEADS = Change(-1)
-PATCHES = Change(axes=(2, 3, 1, 0))  # (D, C, P, P) to (P, P, C, D)
-
-
-class Row(NamedTuple):
-    """A tensor of a checkpoint and the variable, or the variables one behind the other, that it holds.
-
-    Attributes:
-        theirs: its name, with `{i}` for the number of a layer, `{e}` for the index in the first axis of ours.
-        ours: the path of the variable, or several, fused along `axis` of theirs.
-        change: how it becomes ours.
-        axis: of theirs, along which several lie behind each other.
-        when, unless: path of another variable, without which, or with which, the row does not take part.
-    """
-
-    theirs: str
-    ours: str | tuple
-    change: Change = FLAT
-    axis: int = 0
-    when: str | None = None
-    unless: str | None = None
-
-    @property
-    def paths(self):
-        """Our paths, always a tuple."""
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
-
-    def at(self, number):
-        """The row of one layer."""
-        return self._renamed(lambda name: name.replace(LAYER, number), lambda path: path.replace(LAYER, number))
-
-    @property
-    def of_experts(self):
-        """Whether each index of the variables' first axis is a tensor of its own."""
-        return EXPERT in self.theirs
-
-    def names(self, variables):
-        """The names of their tensors: one, or one for each expert."""
-        number = variables[self.paths[0]].shape[0] if self.of_experts else 1
-        return [self.theirs.replace(EXPERT, str(i)) for i in range(number)]
-
-    def pattern(self):
-        """A regular expression for their names, with a group for the number of a layer."""
-        return re.escape(self.theirs).replace(re.escape(LAYER), r"(\d+)").replace(re.escape(EXPERT), r"\d+")
-
-    def shapes(self, variables):
-        """The shapes of its variables, of one expert."""
-        return [tuple(variables[path].shape)[self.of_experts :] for path in self.paths]
-
-    def fits(self, paths):
-        """Whether a model with these paths says that the row takes part."""
-        return (self.when is None or self.when in paths) and self.unless not in paths
-
-    def _renamed(self, theirs, ours):
-        others = {key: path and ours(path) for key, path in (("when", self.when), ("unless", self.unless))}
-        return self._replace(theirs=theirs(self.theirs), ours=tuple(map(ours, self.paths)), **others)
-
-
-def dense(theirs, ours, change=LINEAR):
-    """The rows of a dense layer: its kernel and its bias."""
-    return [Row(f"{theirs}.weight", f"{ours}/kernel", change), Row(f"{theirs}.bias", f"{ours}/bias")]
-
-
-def fused(theirs, ours, change=LINEAR):
-    """The rows of several dense layers with the same input, kept as one."""
-    axis = 0 if change.transposed else 1
-    return [
-        Row(f"{theirs}.weight", tuple(f"{path}/kernel" for path in ours), change, axis),
-        Row(f"{theirs}.bias", tuple(f"{path}/bias" for path in ours)),
-    ]
-
-
-def layer_norm(theirs, ours):
-    """The rows of a layer normalisation."""
-    return [Row(f"{theirs}.weight", f"{ours}/gamma"), Row(f"{theirs}.bias", f"{ours}/beta")]
-
-
-def rms_norm(theirs, ours):
-    """The row of a root mean square normalisation."""
-    return [Row(f"{theirs}.weight", f"{ours}/scale")]
-
-
-def under(theirs, ours, rows):
-    """The rows with something in front of both sides."""
-    return [row._renamed(lambda name: theirs + name, lambda path: ours + path) for row in rows]
+from keras_transformer.convert.rows import LAYER, Row
 
 
 def match(rows: Sequence[Row], paths):
@@ -191,10 +52,18 @@ def _numbers(pattern, paths):
 
 
 def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
-    """Give a model's variables the values of a checkpoint's tensors.
+    """Give a built model's variables the values of a checkpoint's tensors, one after another: see `values_of`."""
+    values = values_of(model, tensors, rows, ignored, prefix, tied, zeros)
+    for variable in model.variables:
+        if variable.path in values:
+            variable.assign(values.pop(variable.path)())
+
+
+def values_of(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
+    """What a checkpoint's tensors say for each variable of a model, checked and not read yet.
 
     Args:
-        model: a functional model, built.
+        model: a functional model, whose variables need no values.
         tensors: mapping from name to array, or to what has a `shape` and becomes an array when it is needed.
         rows: the family's table.
         ignored: regular expressions of names that need not be used.
@@ -202,8 +71,12 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
         tied: pairs of names; the first, where no row uses it, must hold what the second does.
         zeros: those of names that need not be used if there is nothing but zeros.
 
+    Returns:
+        {path of the variable: function that reads its value, to be called once}. A tensor of several variables is read
+        for the first of them and kept up to the last.
+
     Raises:
-        ValueError: a tensor is missing, of another shape, or used by no row. Nothing is changed then.
+        ValueError: a tensor is missing, of another shape, or used by no row.
     """
     tensors = _as_in_table(tensors, rows, ignored, prefix)
     variables = {variable.path: variable for variable in model.variables if not _is_seed(variable)}
@@ -223,10 +96,23 @@ def load(model, tensors, rows, ignored=(), prefix="", tied=(), zeros=()):
     left = sorted(unused - _named(ignored, unused))
     if left:
         raise ValueError(f"The model has no place for these tensors: {left}")
-    for row in rows:  # one tensor after another, as a model may take most of the memory
-        parts = [parts_of(row, tensors[name], variables) for name in row.names(variables)]
-        for path, *of_each in zip(row.paths, *parts, strict=True):
-            variables[path].assign(np.stack(of_each) if row.of_experts else of_each[0])
+    readers = [(row, _Reader(row, tensors, variables)) for row in rows]
+    return {path: functools.partial(reader, path) for row, reader in readers for path in row.paths}
+
+
+class _Reader:
+    """Reads what a row says for its variables."""
+
+    def __init__(self, row, tensors, variables):
+        self.row, self.tensors, self.variables, self.left = row, tensors, variables, {}
+
+    def __call__(self, path):
+        if path not in self.left:
+            names = self.row.names(self.variables)
+            parts = [parts_of(self.row, self.tensors[name], self.variables) for name in names]
+            self.left = dict(zip(self.row.paths, zip(*parts, strict=True), strict=True))
+        of_each = self.left.pop(path)
+        return np.stack(of_each) if self.row.of_experts else of_each[0]
 
 
 def _named(patterns, names):

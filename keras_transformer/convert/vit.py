@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
-from keras_transformer.convert.table import FLAT, FROM_HEADS, LEADING, PATCHES, Row, dense, layer_norm, under
+from keras_transformer.convert.rows import FLAT, FROM_HEADS, LEADING, PATCHES, Row, dense, layer_norm, under
 
 MODEL_TYPES = ("vit",)
 KIND, HEADS = "ForImageClassification", heads.NONE

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.convert import table
+from keras_transformer.convert import rows, table
 from keras_transformer.convert.config import Field, always, builder_arguments, same
-from keras_transformer.convert.table import Row, dense, fused, layer_norm, under
+from keras_transformer.convert.rows import LINEAR, Row, dense, fused, layer_norm, under
 from tests.backend import numpy
 
 D, N, H, P, C = 4, 2, 3, 5, 7
@@ -28,7 +28,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes(name):
     """Each number is where its indices say."""
-    change, (shape, their_shape, place) = getattr(table, name), CHANGES[name]
+    change, (shape, their_shape, place) = getattr(rows, name), CHANGES[name]
     assert change.their_shape(shape) == their_shape
     theirs = np.random.default_rng(0).normal(size=their_shape).astype("float32")
     ours = change.to_ours(theirs, shape)
@@ -40,7 +40,7 @@ def test_changes(name):
 
 
 def test_every_change_is_tried():
-    assert {name for name, x in vars(table).items() if isinstance(x, table.Change)} == CHANGES.keys()
+    assert {name for name, x in vars(rows).items() if isinstance(x, rows.Change)} == CHANGES.keys()
 
 
 ROWS = under(
@@ -129,9 +129,9 @@ def test_a_tensor_for_each_expert():
     inputs = keras.Input((None, 4))
     model = keras.Model(inputs, layer(inputs))
     rows = [
-        Row("router.weight", "experts/router_kernel", table.LINEAR),
-        Row("{e}.both", ("experts/gate_kernel", "experts/intermediate_kernel"), table.LINEAR),
-        Row("{e}.down", "experts/output_kernel", table.LINEAR),
+        Row("router.weight", "experts/router_kernel", LINEAR),
+        Row("{e}.both", ("experts/gate_kernel", "experts/intermediate_kernel"), LINEAR),
+        Row("{e}.down", "experts/output_kernel", LINEAR),
     ]
     random, shapes = np.random.default_rng(0), {"router.weight": (3, 4)}
     shapes |= {f"{i}.both": (10, 4) for i in range(3)} | {f"{i}.down": (4, 5) for i in range(3)}

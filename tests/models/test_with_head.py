@@ -12,7 +12,7 @@ import transformers
 
 import keras_transformer as kt
 from keras_transformer.convert import bart, bert, gpt2, llama, t5
-from keras_transformer.convert.table import LINEAR, Row, dense, layer_norm, under
+from keras_transformer.convert.rows import LINEAR, Row, dense, layer_norm, under
 from keras_transformer.models.with_head import HEADS
 from tests import reference
 from tests.backend import numpy, predict, weight_gradients
