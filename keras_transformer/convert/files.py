@@ -106,16 +106,16 @@ def read_generation(directory):
     return read_json(directory, GENERATION) if os.path.lexists(folder_of(directory) / GENERATION) else {}
 
 
-def read_json(directory, name):
-    """The dict in a JSON file of the folder.
+def read_json(directory, name, kind=dict):
+    """The dict, or the list, in a JSON file of the folder.
 
     Raises:
-        ValueError: the file is missing, larger than 32 MB, no JSON object, or has a key twice.
+        ValueError: the file is missing, larger than 32 MB, holds something else, or has a key twice.
     """
     path = inside(folder_of(directory), name)
     if path.stat().st_size > LARGEST_JSON:
         raise ValueError(f"{name} has {path.stat().st_size:,} bytes; at most {LARGEST_JSON:,} are read.")
-    return _parsed(path.read_bytes(), name)
+    return _parsed(path.read_bytes(), name, kind)
 
 
 def folder_of(directory):
@@ -125,8 +125,8 @@ def folder_of(directory):
     return Path(directory)
 
 
-def write_folder(directory, config, tensors, max_shard_size=None, generation=None, names=(CONFIG, WHOLE)):
-    """A folder with a config, settings of `generate` and tensors, {name: array}, that appears whole or not at all.
+def write_folder(directory, config, tensors, max_shard_size=None, others=None, names=(CONFIG, WHOLE)):
+    """A folder with a config, tensors, {name: array}, and other files, {path: JSON}, that appears whole or not at all.
 
     Its files are called as `names` say, unless the tensors take more than one.
 
@@ -151,8 +151,9 @@ def write_folder(directory, config, tensors, max_shard_size=None, generation=Non
             size = sum(x.nbytes for x in tensors.values())
             _write_json(unfinished / INDEX, {"metadata": {"total_size": size}, "weight_map": places})
         _write_json(unfinished / config_name, config)
-        if generation:
-            _write_json(unfinished / GENERATION, generation)
+        for path, content in (others or {}).items():
+            (unfinished / path).parent.mkdir(exist_ok=True)
+            _write_json(unfinished / path, content)
         unfinished.rename(directory)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -231,8 +232,8 @@ def _safetensors():
     return safetensors
 
 
-def _parsed(data, name):
-    """A JSON object, without a key twice, of which safetensors would take the last one."""
+def _parsed(data, name, kind=dict):
+    """What JSON says, without a key twice, of which safetensors would take the last one."""
 
     def unique(pairs):
         found = dict(pairs)
@@ -246,6 +247,7 @@ def _parsed(data, name):
         found = json.loads(data, object_pairs_hook=unique)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is no JSON that can be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} must hold a JSON object. Received: {type(found).__name__}")
+    if not isinstance(found, kind):
+        wanted = {dict: "object", list: "array"}[kind]
+        raise ValueError(f"{name} must hold a JSON {wanted}. Received: {type(found).__name__}")
     return found

@@ -232,6 +232,9 @@ def written(family, config, card):
         ValueError: there is no such model.
     """
     name = card.get("head")
+    if name == SENTENCES.ours and family.KIND == "Model":
+        _, config = written(family, config, {})
+        return SENTENCES, config
     kinds = [kind for kind, head in family.HEADS.items() if head.ours == _as_theirs(name)]
     if name is not None and name != OWN[family.KIND] and not kinds:
         raise ValueError(f"`transformers` has no model of the type {config['model_type']!r} with a head {name!r}.")

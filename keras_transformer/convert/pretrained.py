@@ -8,11 +8,10 @@ import keras
 
 from keras_transformer import models
 from keras_transformer.arguments import check_count, check_size
-from keras_transformer.convert import files, heads, table
+from keras_transformer.convert import files, heads, pooling, table
 from keras_transformer.convert.config import builder_arguments
 from keras_transformer.convert.first_values import FirstValues
 from keras_transformer.convert.new_config import config_for
-from keras_transformer.convert.pooling import read_pooling
 from keras_transformer.layers import read_card, read_head
 
 # The module of `convert` with a family's table, and the builder that it is for.
@@ -84,7 +83,7 @@ def load_pretrained(directory, head=None, dtype=None, **options):
             arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
             arguments |= options
             of_head = {} if wanted is None else heads.options(wanted, config, head)
-            of_head |= {"pooling": read_pooling(directory)} if wanted is heads.SENTENCES else {}
+            of_head |= {"pooling": pooling.read_pooling(directory)} if wanted is heads.SENTENCES else {}
             _check_sizes({**arguments, **of_head}, tensors)
             model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
             whole = models.with_head(model, **of_head) if of_head else model
@@ -107,7 +106,8 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
     The model is one that `load_pretrained` or a builder of `kt.models` made, also after `fit`, after `.keras` files, as
     a clone or with another head. What was loaded carries the config that it came with, and its weights come back bit
     for bit; for what was built a config is found that says the same, of the first type of the family that can. Adapters
-    (LoRA) are added to what is written; `save_adapter` writes them alone.
+    (LoRA) are added to what is written; `save_adapter` writes them alone. A model with the head `sentence_embedding`
+    becomes a folder of sentence-transformers.
 
     Args:
         model: the model.
@@ -147,7 +147,10 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
     tensors = {name: x.astype(dtype, copy=False) for name, x in tensors.items()}
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype)
-    files.write_folder(directory, config, tensors, max_shard_size, published.get("generation"))
+    others = {files.GENERATION: published["generation"]} if published.get("generation") else {}
+    if head is heads.SENTENCES:
+        others |= pooling.written(read_head(model)["pooling"], model.output_shape[-1])
+    files.write_folder(directory, config, tensors, max_shard_size, others)
 
 
 def values_for(model, tensors, family, tables):

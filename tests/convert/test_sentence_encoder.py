@@ -75,7 +75,8 @@ def test_the_script_searches_and_finds_duplicates(tmp_path, capsys):
     ]
 
 
-POOLINGS = {"pooling_mode_cls_token": "first", "pooling_mode_max_tokens": "max", None: "mean"}
+POOLINGS = {"pooling_mode_cls_token": "first", "pooling_mode_max_tokens": "max", "pooling_mode_lasttoken": "last"}
+POOLINGS |= {None: "mean"}
 
 
 @pytest.mark.parametrize("mode, pooling", POOLINGS.items())
@@ -90,9 +91,56 @@ def test_how_a_folder_pools(mode, pooling, tmp_path):
     real = zoo.IDS != 0
     expected = {"first": states[:, 0], "mean": (states * real[..., None]).sum(1)}
     expected["max"] = np.where(real[..., None], states, -np.inf).max(1)
+    expected["last"] = states[np.arange(len(real)), real.sum(1) - 1]
     expected = expected[pooling] / np.linalg.norm(expected[pooling], axis=1, keepdims=True)
     np.testing.assert_allclose(predict(model, zoo.IDS), expected, atol=1e-5)
-    (tmp_path / "1_Pooling").mkdir(exist_ok=True)
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
-    with pytest.raises(ValueError, match="1_Pooling.*pooling_mode_lasttoken"):
+    kt.convert.save_pretrained(model, tmp_path / "again")
+    said = json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())
+    assert [name for name, value in said.items() if value is True] == [mode or "pooling_mode_mean_tokens"]
+    kinds = [x["type"] for x in json.loads((tmp_path / "again" / "modules.json").read_text())]
+    assert kinds == [f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling", "Normalize")]
+    again = kt.convert.load_pretrained(tmp_path / "again", "sentence_embedding")
+    np.testing.assert_array_equal(predict(again, zoo.IDS), predict(model, zoo.IDS))
+    theirs, told = transformers.BertModel.from_pretrained(
+        tmp_path / "again", add_pooling_layer=False, output_loading_info=True
+    )
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert theirs.config.architectures == ["BertModel"]
+
+
+TRANSFORMER, POOLING = ({"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling"))
+MODULES = {
+    "something behind it": ([{**TRANSFORMER, "path": ""}, {"type": "a.models.Dense", "path": "2_Dense"}], "models.Dense"),
+    "the model elsewhere": ([{**TRANSFORMER, "path": "0_Transformer"}], "load that folder"),
+    "pooling outside": ([{**TRANSFORMER, "path": ""}, {**POOLING, "path": "../1_Pooling"}], "no folder of it"),
+    "no list": ({}, "modules.json must hold a JSON array"),
+    "no modules": ([3], "type None"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_folder_that_makes_something_else_of_a_text(name, tmp_path):
+    zoo.theirs("BertModel").save_pretrained(tmp_path)
+    content, message = MODULES[name]
+    (tmp_path / "modules.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
         kt.convert.load_pretrained(tmp_path, "sentence_embedding")
+    kt.convert.load_pretrained(tmp_path, False)  # the model is what it is
+
+
+@pytest.mark.parametrize("config", ['{"pooling_mode_mean_sqrt_len_tokens": true}', "{}"])
+def test_a_pooling_that_there_is_not(config, tmp_path):
+    zoo.theirs("BertModel").save_pretrained(tmp_path)
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "config.json").write_text(config)
+    modules = [{**TRANSFORMER, "path": ""}, {**POOLING, "path": "pool"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match="pool/config.json must say one of"):
+        kt.convert.load_pretrained(tmp_path, "sentence_embedding")
+
+
+def test_a_pooling_that_sentence_transformers_has_not(tmp_path):
+    model = kt.models.bert("tiny", vocabulary_size=19, num_layers=1, hidden_dim=8, num_heads=2, intermediate_dim=8)
+    with pytest.raises(ValueError, match="pooling='pooler'"):
+        kt.convert.save_pretrained(kt.models.with_head(model, "sentence_embedding", pooling="pooler"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
