@@ -110,7 +110,7 @@ def test_how_a_folder_pools(mode, pooling, tmp_path):
 
 TRANSFORMER, POOLING = ({"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling"))
 MODULES = {
-    "something behind it": ([{**TRANSFORMER, "path": ""}, {"type": "a.models.Dense", "path": "2_Dense"}], "models.Dense"),
+    "something behind it": ([{**TRANSFORMER, "path": ""}, {"type": "a.Dense", "path": "2_Dense"}], "a.Dense"),
     "the model elsewhere": ([{**TRANSFORMER, "path": "0_Transformer"}], "load that folder"),
     "pooling outside": ([{**TRANSFORMER, "path": ""}, {**POOLING, "path": "../1_Pooling"}], "no folder of it"),
     "no list": ({}, "modules.json must hold a JSON array"),
