@@ -14,9 +14,10 @@ TARGET_IN_OTHER_SPLIT = "target also in another split"
 
 # What a header cell is made of: a column's role, a language's name, or a two-letter language code (ISO 639-1).
 _HEADER_WORDS = frozenset(
-    "source target src tgt trg input output sentence text translation summary document label english german french "
-    "spanish italian portuguese dutch polish russian ukrainian czech turkish arabic hebrew hindi chinese japanese "
-    "korean eng deu ger fra fre spa ita por nld rus jpn zho".split()
+    "source target src tgt trg input output sentence text translation summary document label class category topic "
+    "sentiment intent review body article abstract title heading headline question answer context prompt response "
+    "english german french spanish italian portuguese dutch polish russian ukrainian czech turkish arabic hebrew hindi "
+    "chinese japanese korean eng deu ger fra fre spa ita por nld rus jpn zho".split()
 )
 _LANGUAGE_CODES = frozenset(
     "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en "
@@ -34,6 +35,7 @@ class TextPairs(list):
         name: str, where the pairs come from (a path, a data set, a split); opens the summary line.
         header: the header line's `(source, target)` cells, or None.
         skipped: dict from reason to the number of rows left out for it.
+        first_skipped: dict from reason to the number of the line that was the first of them, where it is known.
 
     Example:
 
@@ -42,11 +44,11 @@ class TextPairs(list):
     'greetings: 1 pair, 2 rows skipped (2 empty side)'
     """
 
-    def __init__(self, pairs=(), name="pairs", header=None, skipped=None):
+    def __init__(self, pairs=(), name="pairs", header=None, skipped=None, first_skipped=None):
         super().__init__(pairs)
         self.name = name
         self.header = header
-        self.skipped = dict(skipped or {})
+        self.skipped, self.first_skipped = dict(skipped or {}), dict(first_skipped or {})
 
     @property
     def sources(self):
@@ -65,7 +67,9 @@ class TextPairs(list):
             parts.append(f"header {self.header[0]} -> {self.header[1]}")
         num_skipped = sum(self.skipped.values())
         if num_skipped:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.skipped.items() if count)
+            first = {reason: f", the first in line {line:,}" for reason, line in self.first_skipped.items()}
+            reasons = [f"{count:,} {reason}{first.get(reason, '')}" for reason, count in self.skipped.items() if count]
+            reasons = ("; " if first else ", ").join(reasons)
             parts.append(f"{num_skipped:,} row{'s' if num_skipped != 1 else ''} skipped ({reasons})")
         return f"{self.name}: {', '.join(parts)}"
 
@@ -80,8 +84,8 @@ def read_pairs(path, columns=(0, 1), header="auto"):
     Args:
         path: the file.
         columns: two different column numbers from 0, the source's and the target's.
-        header: whether the first line names the columns: True, False, or `"auto"`, which takes it for a header when
-            both cells are language codes, language names or words such as `source`.
+        header: whether the first line that is not empty names the columns: True, False, or `"auto"`, which takes it
+            for a header when its cells are two different language codes, language names or words such as `source`.
 
     Returns:
         A `TextPairs`.
@@ -103,10 +107,10 @@ def read_pairs(path, columns=(0, 1), header="auto"):
     source_column, target_column = _check_columns(columns)
     if header not in (True, False, "auto"):
         raise ValueError(f'`header` must be True, False or "auto". Received: header={header!r}')
-    rows, skipped = _read_rows(path)
-    widths = Counter(len(row) for row in rows if row != [""])
+    lines, broken = _read_lines(path)
+    widths = Counter(len(row) for _, row in lines if row != [""])
     if not widths:
-        raise ValueError(f"No row could be read from {path!r} ({_reasons(skipped)}).")
+        raise ValueError(f"No row could be read from {path!r} ({len(broken):,} {NOT_UTF8}).")
 
     # The first row has most of the say when counts are equal: it is the header or the best-looked-after line.
     num_columns = widths.most_common(1)[0][0]
@@ -115,17 +119,24 @@ def read_pairs(path, columns=(0, 1), header="auto"):
             f"`columns`={tuple(columns)} needs at least {max(columns) + 1} tab-separated columns, "
             f"but most rows of {path!r} have {num_columns}."
         )
-    skipped[WRONG_COLUMNS] = sum(len(row) != num_columns for row in rows)
-    cells = [(row[source_column].strip(), row[target_column].strip()) for row in rows if len(row) == num_columns]
-    header_cells = None
-    first_is_whole = len(rows[0]) == num_columns
-    if first_is_whole and (header is True or (header == "auto" and all(map(_names_a_column, cells[0])))):
-        header_cells, *cells = cells
-    pairs = [cell for cell in cells if all(cell)]
-    skipped[EMPTY_SIDE] = len(cells) - len(pairs)
+    begin = next(i for i, (_, row) in enumerate(lines) if row != [""])
+    header_cells, cells = None, [lines[begin][1][column].strip() for column in columns if column < len(lines[begin][1])]
+    is_header = header is True or (header == "auto" and len({*cells}) == 2 and all(map(_names_a_column, cells)))
+    if len(lines[begin][1]) == num_columns and is_header:
+        header_cells = tuple(cells)
+        del lines[begin]
+    pairs, left_out = [], {NOT_UTF8: broken, WRONG_COLUMNS: [], EMPTY_SIDE: []}
+    for number, row in lines:
+        pair = (row[source_column].strip(), row[target_column].strip()) if len(row) == num_columns else None
+        if pair is not None and all(pair):
+            pairs.append(pair)
+        else:
+            left_out[WRONG_COLUMNS if pair is None else EMPTY_SIDE].append(number)
+    skipped = {reason: len(numbers) for reason, numbers in left_out.items()}
     if not pairs:
         raise ValueError(f"{path!r} holds no usable pair ({_reasons(skipped)}).")
-    return TextPairs(pairs, name=path, header=header_cells, skipped=skipped)
+    first = {reason: min(numbers) for reason, numbers in left_out.items() if numbers}
+    return TextPairs(pairs, name=path, header=header_cells, skipped=skipped, first_skipped=first)
 
 
 def load_tfds_pairs(name, split="train", limit=None, data_dir=None):
@@ -242,8 +253,8 @@ def split_pairs(pairs, valid_fraction=0.05, test_fraction=0.05, seed=0):
     return tuple(parts)
 
 
-def _read_rows(path):
-    """The cells of every line that is UTF-8, and the counter of those that are not."""
+def _read_lines(path):
+    """(number, cells) of every line that is UTF-8, and the numbers of those that are not."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -251,17 +262,17 @@ def _read_rows(path):
         raise ValueError(f"Cannot read {path!r}: {error.strerror or error}") from error
     if not data.strip():
         raise ValueError(f"{path!r} is empty.")
-    rows, num_broken = [], 0
+    lines, broken = [], []
     if b"\0" in data or data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(f"{path!r} is not a text file in UTF-8 but in UTF-16, or none at all: save it as UTF-8.")
     # Lines end as in Python's text files; `str.splitlines` would also cut at the rarer separators that texts contain.
     data = data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    for line in data.removesuffix(b"\n").split(b"\n"):
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), 1):
         try:
-            rows.append(line.decode("utf-8").split("\t"))
+            lines.append((number, line.decode("utf-8").split("\t")))
         except UnicodeDecodeError:
-            num_broken += 1
-    return rows, {NOT_UTF8: num_broken, WRONG_COLUMNS: 0, EMPTY_SIDE: 0}
+            broken.append(number)
+    return lines, broken
 
 
 def _check_columns(columns):

@@ -27,7 +27,8 @@ def test_good_and_broken_rows(write):
     assert pairs.header == ("en", "de")
     assert pairs.skipped == {"not UTF-8": 1, "wrong number of columns": 3, "empty side": 2}
     assert pairs.summary() == (
-        f"{path}: 2 pairs, header en -> de, 6 rows skipped (1 not UTF-8, 3 wrong number of columns, 2 empty side)"
+        f"{path}: 2 pairs, header en -> de, 6 rows skipped (1 not UTF-8, the first in line 8; "
+        "3 wrong number of columns, the first in line 5; 2 empty side, the first in line 3)"
     )
 
 
@@ -58,11 +59,16 @@ def test_a_clean_file_says_so_briefly(write):
         ("English\tGerman", True),
         ("source_text\ttarget text", True),
         ("text\tlabel", True),
+        ("text\theading", True),
+        ("question\tanswer", True),
+        ("EN\tDE", True),
         ("Go.\tVa !", False),
         ("yes\toui", False),
         ("English\tDeutsch", False),
         ("en\tein", False),
         ("an\tein", False),
+        ("Hi\tHi", False),
+        ("title\ttitle", False),
         ("Text\tDokument öffnen", False),
     ],
 )
@@ -73,6 +79,12 @@ def test_header(write, first, is_header):
     assert pairs.header == (cells if is_header else None) and len(pairs) == 2 - is_header
     assert read_pairs(path, header=True) == [("Good night", "Gute Nacht")]
     assert read_pairs(path, header=False) == [cells, ("Good night", "Gute Nacht")]
+
+
+def test_a_header_behind_empty_lines(write):
+    pairs = read_pairs(write("\n\nen\tde\none\teins\n"))
+    assert pairs == [("one", "eins")] and pairs.header == ("en", "de")
+    assert read_pairs(write("\none\teins\n\ntwo\tzwei\n")) == [("one", "eins"), ("two", "zwei")]
 
 
 def test_columns_are_chosen_and_more_of_them_are_allowed(write):
