@@ -45,10 +45,19 @@ def walk(layer):
         children += [norm for residual in residuals for norm in residual.norms.values()]
     if isinstance(layer, Recurrent):
         children = [layer.cell]  # it may be the user's own
+    if not hasattr(layer, "layers") and type(layer).__module__.split(".")[0] not in ("keras", "keras_transformer"):
+        children = _attributes(layer)
     for child in children:
         if child is not None:
             yield child
             yield from walk(child)
+
+
+def _attributes(layer):
+    """The layers among the attributes of a user's layer, each once."""
+    values = [x for x in vars(layer).values() if isinstance(x, (keras.layers.Layer, list, tuple, dict))]
+    values = keras.tree.flatten(values)
+    return {id(x): x for x in values if isinstance(x, keras.layers.Layer) and x is not layer}.values()
 
 
 def reason_against_cache(model):

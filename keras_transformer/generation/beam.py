@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation import coverage
-from keras_transformer.generation.broken import note_broken, refuse_broken
+from keras_transformer.generation.broken import note_broken, note_processed, refuse_broken
 from keras_transformer.generation.candidates import IMPOSSIBLE, choose
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
@@ -114,10 +114,12 @@ class BeamLoop(LoopBase):
     def _advance(self, loop, logits, told, rule, beams):
         """One more token for every beam."""
         logits = ops.cast(logits, "float32")
-        loop = note_broken(loop, logits, repeat_rows(loop["is_open"], loop["running"]["sums"].shape[1]))
+        is_open = repeat_rows(loop["is_open"], loop["running"]["sums"].shape[1])
+        loop = note_broken(loop, logits, is_open)
         log_probs = ops.log_softmax(logits, axis=-1)
         if rule.reads_text:
             log_probs = rule.process(log_probs, Text(**loop["text"]), told, told["stop"])
+            loop = note_processed(loop, log_probs, is_open, rule)
         running, num_new = loop["running"], loop["num_new"] + 1
         quotient = _power(num_new, told["length_penalty"])
         bonus = None

@@ -6,10 +6,15 @@ Any token could be made of them without a word, so they are noted while a text i
 from keras import ops
 
 
-def note_broken(loop, logits, is_open):
-    """The loop, with a note if logits (B, V) of a row that is open (B,) are NaN or +inf; -inf is a banned token."""
+def note_broken(loop, logits, is_open, name="is_broken"):
+    """The loop, with a note if logits (..., V) that are of use (...) are NaN or +inf; -inf is a banned token."""
     wrong = ops.logical_and(ops.expand_dims(is_open, -1), ops.logical_not(logits < float("inf")))
-    return {**loop, "is_broken": ops.logical_or(loop.get("is_broken", False), ops.any(wrong))}
+    return {**loop, name: ops.logical_or(loop.get(name, False), ops.any(wrong))}
+
+
+def note_processed(loop, logits, is_open, rule):
+    """The same of what the user's processors made of the logits."""
+    return note_broken(loop, logits, is_open, "is_broken_by_processor") if rule.custom else loop
 
 
 def refuse_broken(loop):
@@ -18,4 +23,9 @@ def refuse_broken(loop):
         raise ValueError(
             "The model's logits are NaN or infinite, so that no token can be chosen: its weights are broken (by a "
             "training that diverged?), or numbers get too large for its dtype."
+        )
+    if "is_broken_by_processor" in loop and ops.convert_to_numpy(loop["is_broken_by_processor"]):
+        raise ValueError(
+            "`logits_processors` made logits NaN or +inf, so that no token can be chosen. To force a token, set all "
+            "others to -inf; to ban one, set it to -inf, which times 0 would be NaN."
         )

@@ -14,7 +14,8 @@ from keras import ops
 from keras_transformer.generation.loop import is_stop
 from keras_transformer.ops.rows import at
 
-IMPOSSIBLE = -1e9  # finite, so that sums and quotients of it are; far below any sum of log-probabilities
+# Far below any score, those with a negative length penalty included, and so far above -inf that sums of it are finite.
+IMPOSSIBLE = -1e30
 
 
 def choose(sums, bonus, log_probs, is_open, told, num_new, num_groups):

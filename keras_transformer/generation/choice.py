@@ -1,5 +1,7 @@
 """Which way a model is decoded: through a cache where that gives the full forward's logits, else in full."""
 
+import contextlib
+
 import keras
 from keras import ops
 
@@ -133,5 +135,6 @@ def known_of(model):
     if not same or any(a is not b for a, b in zip(found.variables, variables, strict=True)):
         found = Known(model, variables)
         # Past Keras' and torch's attribute tracking: this is no part of the model.
-        object.__setattr__(model, "_decoding", found)
+        with contextlib.suppress(AttributeError):  # a bound method, which takes none and is found out about each time
+            object.__setattr__(model, "_decoding", found)
     return found

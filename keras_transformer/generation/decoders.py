@@ -236,8 +236,14 @@ def take_rows(tree, rows):
 
 def _logits(outputs):
     """The model's outputs, if they are logits for each token."""
-    outputs = outputs if isinstance(outputs, dict) else ops.convert_to_tensor(outputs)
-    if isinstance(outputs, dict) or len(outputs.shape) != 3:
-        found = f"the keys {sorted(outputs)}" if isinstance(outputs, dict) else f"shape {tuple(outputs.shape)}"
+    found = None
+    if isinstance(outputs, dict):
+        found = f"the keys {sorted(outputs)}"
+    elif isinstance(outputs, (list, tuple)) and any(hasattr(x, "shape") for x in outputs):
+        found = f"{len(outputs)} outputs"
+    else:
+        outputs = ops.convert_to_tensor(outputs)
+    if found or len(outputs.shape) != 3:
+        found = found or f"shape {tuple(outputs.shape)}"
         raise ValueError(f"The model must return logits of shape (batch, length, vocabulary). Received: {found}")
     return outputs

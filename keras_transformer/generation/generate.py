@@ -63,13 +63,15 @@ def generate(
         return_dict: return a dict with `token_ids`, `lengths` (the number of new tokens of each row, its stop token
             included), `log_probs` (for each row an array with the model's log-probability of each new token; not of
             beams), `scores` (of beams), `num_accepted_tokens` (of drafts, for each row) and `texts` (with `tokenizer`).
-        return_prefix: the dict, which is returned then, also holds `prefix`: the whole results as a prefix, for the
-            next turn of a conversation. Their new tokens are read at once.
+        return_prefix: a dict, without `log_probs` unless `return_dict` is given too, that also holds `prefix`: the
+            whole results as a prefix, for the next turn of a conversation. Their new tokens are read at once.
         verbose: 1 shows a progress bar.
         **options: of the samplers, spelled as in `transformers`. Other values compile nothing; other options than at
             the call before do, and so do other sizes: `num_beams`, `num_beam_groups`, `num_return_sequences`,
-            `no_repeat_ngram_size`, the number of `bad_words_ids`, `num_assistant_tokens`, `prompt_lookup_num_tokens`,
-            `top_k` of contrastive search, and a new processor.
+            `no_repeat_ngram_size`, the number of `bad_words_ids` and the length of the longest, `num_assistant_tokens`,
+            `prompt_lookup_num_tokens`, `max_matching_ngram_size`, `top_k` of contrastive search, a new processor, and
+            where the next power of two is another one, the number of stop or allowed tokens and, of beams,
+            `max_new_tokens`.
 
     Options of sampling, applied in this order:
         temperature: above 0; the logits are divided by it.
@@ -176,8 +178,8 @@ def stream(
 
     Args:
         model, inputs, max_new_tokens, sampler, stop_token_id, start_token_id, pad_token_id, padding_mask,
-            decoder_inputs, tokenizer, cache, cache_dtype, prefix, **options: as for `generate`; beams cannot be
-            streamed, as the best one is known at the end only.
+            decoder_inputs, tokenizer, cache, cache_dtype, prefix, **options: as for `generate`, with all rows in one
+            batch; beams cannot be streamed, as the best one is known at the end only.
         chunk_size: the most tokens at a time; the first pieces are of 1, 1, 2, 4, ... tokens. With drafts pieces are
             of one round at least, in which rows get different numbers of tokens.
 
@@ -193,6 +195,9 @@ def stream(
     """
     ids = {"stop": stop_token_id, "start": start_token_id, "pad": pad_token_id}
     through = {"cache": cache, "cache_dtype": cache_dtype, "prefix": prefix, "decoder_inputs": decoder_inputs}
+    others = sorted({"batch_size", "return_dict", "return_prefix", "verbose"} & set(options))
+    if others:
+        raise ValueError(f"`{others[0]}` is of `generate`: `stream` yields what is new of all rows at once.")
     job = Job(model, inputs, max_new_tokens, sampler, ids, padding_mask, tokenizer, options, **through)
     return job.stream(chunk_size)
 

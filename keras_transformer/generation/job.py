@@ -1,7 +1,5 @@
 """One call of `generate` or `stream`: its arguments checked, its prompts read, its loop chosen and run."""
 
-import itertools
-
 import keras
 import numpy as np
 
@@ -11,11 +9,11 @@ from keras_transformer.generation import anatomy
 from keras_transformer.generation.beam import BeamLoop
 from keras_transformer.generation.choice import build, known_of
 from keras_transformer.generation.drafters import check_vocabulary
-from keras_transformer.generation.loops import Loops, check_length
+from keras_transformer.generation.loops import Loops, Sizes, check_length
 from keras_transformer.generation.new_text import NewText, StopStrings, check_stop_strings
 from keras_transformer.generation.options import Options
 from keras_transformer.generation.prefix import Prefix, check_prefix
-from keras_transformer.generation.prompts import Prompts, as_ids, join_rows, targets
+from keras_transformer.generation.prompts import Prompts, as_ids, bare, batches_of, join_rows, targets
 from keras_transformer.generation.results import Result, join
 from keras_transformer.generation.text_codec import TextCodec
 from keras_transformer.layers import read_card
@@ -43,11 +41,15 @@ class Job:
         with_log_probs=False,
         return_prefix=False,
     ):
-        options = _options(sampler, options)
+        if not callable(model):
+            raise ValueError(f"`model` must be a Keras model, or a function of token ids. Received: {model!r}")
+        options = Options.of(sampler, options)
         if not (isinstance(cache, bool) or cache == "auto"):
             raise ValueError(f'`cache` must be "auto", True or False. Received: cache={cache!r}')
         if cache_dtype not in CACHE_DTYPES:
             raise ValueError(f"`cache_dtype` must be one of {CACHE_DTYPES}. Received: cache_dtype={cache_dtype!r}")
+        if cache is False and cache_dtype is not None:
+            raise ValueError(f"`cache_dtype` has no meaning with cache=False. Received: cache_dtype={cache_dtype!r}")
         check_count(0, max_new_tokens=max_new_tokens)
         tokenizer = None if tokenizer is None else TextCodec(tokenizer)
         weights.bring_back(model)
@@ -56,29 +58,37 @@ class Job:
         if prefix is not None:
             check_prefix(prefix, model, cache_dtype)
             self.cache_dtype = prefix.cache_dtype
-        card, self.known = read_card(model), known_of(model)
+        card = read_card(model)
         for name in ("start", "stop"):  # what the call says, or the model's card, or the tokenizer
             sources = (ids[name], card.get(f"{name}_token_id"), getattr(tokenizer, f"{name}_token_id", None))
             ids[name] = next((token_id for token_id in sources if token_id is not None), None)
+        if tokenizer is not None:
+            inputs = tokenizer.encode(inputs)
+            if prefix is not None and prefix.sources is not None:  # they go on in the middle of a target
+                inputs = [bare(row, tokenizer, ids["start"], ids["stop"]) for row in inputs]
+        inputs = list(inputs) if hasattr(inputs, "__next__") else inputs
+        if prefix is None and not known_of(model).decoders:  # what a model masks may be known once it is built
+            some = Prompts(inputs, padding_mask)
+            some.check(known_of(model).source or known_of(model).target)
+            build(model, some.rows[0])
+        self.known = known_of(model)
         stop = as_ids("stop_token_id", ids["stop"], self.known.target.vocabulary_size).tolist()
         pads = (ids["pad"], card.get("pad_token_id"), self.known.target.masked_token_id, 0)
         self.pad_token_id = next(token_id for token_id in pads if token_id is not None)
         check_id(pad_token_id=self.pad_token_id)
-        if tokenizer is not None:
-            inputs = tokenizer.encode(inputs)
         self.stop_strings = check_stop_strings(options.stop_strings, tokenizer)
         target = self._read_inputs(inputs, padding_mask, decoder_inputs, ids["start"], stop)
         # Contrastive search feeds the last token as well, to choose it; so does what reads the whole text.
         feeds_last = max_new_tokens > 0 and (options.sampler == "contrastive" or return_prefix)
-        check_length(target, max(map(len, self.rows)) + feeds_last, max_new_tokens)
+        sizes = Sizes(max(map(len, self.rows)), int(max_new_tokens), feeds_last)
+        check_length(target, sizes)
         self.assistant = options.assistant_model
         if self.assistant is not None:
-            self._check_assistant(max_new_tokens)
+            self._check_assistant(sizes)
         self.request = options.request(int(max_new_tokens), stop, target.vocabulary_size, with_log_probs)
-        longest = max(map(len, self.rows))
-        self.loops = Loops(model, self.assistant, self.request, cache, self.cache_dtype, longest)
+        self.loops = Loops(model, self.assistant, self.request, cache, self.cache_dtype, sizes)
 
-    def _check_assistant(self, max_new_tokens):
+    def _check_assistant(self, sizes):
         """Refuse a model that cannot draft for this one."""
         if not isinstance(self.assistant, keras.Model):
             raise ValueError(f"`assistant_model` must be a Keras model. Received: {self.assistant!r}")
@@ -90,7 +100,7 @@ class Job:
         check_vocabulary(anatomy.num_logits(self.model), anatomy.num_logits(self.assistant))
         if source is not None:
             Prompts(self.sources).check(source, "`assistant_model`")
-        check_length(target, max(map(len, self.rows)), max_new_tokens, "`assistant_model`")
+        check_length(target, sizes._replace(feeds_last=False), "`assistant_model`")
 
     def _read_inputs(self, inputs, padding_mask, decoder_inputs, start_token_id, stop_token_ids):
         """Find the rows, from their first token on, and an encoder-decoder's sources; returns the `Side` written."""
@@ -98,8 +108,6 @@ class Job:
         side = self.known.source if reads_sources else self.known.target
         prompts = Prompts(inputs, padding_mask, side.masked_token_id, may_be_empty=prefix is not None)
         prompts.check(side)
-        if build(self.model, prompts.rows[0]):
-            self.known = known_of(self.model)
         target, self.sources = self.known.target, None
         if reads_sources:
             self.sources, start = prompts.rows, _start_token_id(start_token_id, target)
@@ -149,7 +157,7 @@ class Job:
         request, results = self.request, [None] * len(self.rows)
         if request.max_new_tokens == 0:
             return [Result(np.zeros(0, "int32"), np.zeros(0, "float32"), 0.0)] * (len(self.rows) * request.repeats)
-        batches = list(_batches(self._lengths(), batch_size, of_equal_length=not loop.pads_source))
+        batches = list(batches_of(self._lengths(), batch_size, of_equal_length=not loop.pads_source))
         progress = keras.utils.Progbar(len(batches) * request.max_new_tokens, unit_name="token") if verbose else None
         for number, chosen in enumerate(batches):
             tell = progress and (lambda done, before=number * request.max_new_tokens: progress.update(before + done))
@@ -185,16 +193,13 @@ class Job:
         return self._pieces(chunk_size) if self.request.max_new_tokens else iter(())
 
     def _parts(self, chunk_size):
-        """What the loop gives, after its first part at the latest without a cache if there can be none."""
-        parts = self._stream_of(self.loops.writer(), chunk_size)
+        """What the loop gives; where it turns out that there can be no cache, None and then all of it once more."""
         try:
-            first = next(parts)
+            yield from self._stream_of(self.loops.writer(), chunk_size)
         except CannotCache as error:
             self.loops.give_up_cache(error)
-            parts = self._stream_of(self.loops.writer(), chunk_size)
-            first = next(parts)
-        yield first
-        yield from parts
+            yield None
+            yield from self._stream_of(self.loops.writer(), chunk_size)
 
     def _stream_of(self, loop, chunk_size):
         if not loop.pads_source and len(set(self._lengths())) > 1:
@@ -206,14 +211,22 @@ class Job:
         stop_strings = self._stop_strings(everything)
         new_text = None if self.tokenizer is None else NewText(self.tokenizer, self._in_front(everything))
         parts, yielded = [], ["" if new_text else []] * (len(self.rows) * self.request.repeats)
+        comes_again = False
         for part in self._parts(chunk_size):
+            if part is None:
+                parts, comes_again = [], True
+                continue
             parts.append(part)
             results = join(parts, self.request.stop_token_ids)
             is_over = stop_strings and stop_strings.end_all(results, self.request.stop_token_ids)
             results = stop_strings.cut(results) if stop_strings else results
             # A character whose bytes are not complete decodes to the replacement character and is held back.
             whole = [text.rstrip("\ufffd") for text in new_text.of_all(results)] if new_text else _lists(results)
-            yield [new[len(old) :] for new, old in zip(whole, yielded, strict=True)]
+            if comes_again:
+                whole = [max(old, new, key=len) for old, new in zip(yielded, whole, strict=True)]
+                comes_again = whole == yielded
+            if not comes_again:
+                yield [new[len(old) :] for new, old in zip(whole, yielded, strict=True)]
             yielded = whole
             if is_over:
                 break
@@ -275,24 +288,8 @@ def _lists(results):
     return [result.tokens.tolist() for result in results]
 
 
-def _options(sampler, options):
-    unknown = set(options) - set(Options.names())
-    if unknown:
-        raise ValueError(f"`generate` has no option {sorted(unknown)[0]!r}. There are: {', '.join(Options.names())}")
-    return Options(sampler, **options)
-
-
 def _start_token_id(start, target):
     if start is None:
         raise ValueError("An encoder-decoder needs `start_token_id`, the first token of every target.")
     check_id(start_token_id=start)
     return int(as_ids("start_token_id", start, target.vocabulary_size)[0])
-
-
-def _batches(lengths, batch_size, of_equal_length):
-    """Indices of rows of like length, the longest first; in each batch they are in the caller's order."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    groups = [list(same) for _, same in itertools.groupby(order, lengths.__getitem__)] if of_equal_length else [order]
-    for group in groups:
-        for begin in range(0, len(group), batch_size):
-            yield sorted(group[begin : begin + batch_size])

@@ -10,7 +10,7 @@ shapes. All that changes from call to call (limits, stop ids, weights) is an arg
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.broken import note_broken, refuse_broken
+from keras_transformer.generation.broken import note_broken, note_processed, refuse_broken
 from keras_transformer.generation.compile import compile_function
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.loop_base import LoopBase, as_tensor, once_read, repeat_all
@@ -59,6 +59,8 @@ class Loop(LoopBase):
                 loop = self._extend(loop, length)
             if constraint.is_given:
                 told |= constraint.after(loop["text"], ~done)
+            if used >= length:
+                raise RuntimeError(f"There is no room behind {used} tokens, which should have been refused before.")
             limit = min(remaining, length - used, chunk or remaining)
             chunk = min(2 * chunk, largest_chunk) if grows else chunk
             loop, written, count = self._chunk(
@@ -106,7 +108,8 @@ class Loop(LoopBase):
     @staticmethod
     def _tell(loop, token, logits, allowed, told, rule):
         """The loop with the token chosen from the allowed ones, and what is told of it."""
-        loop = note_broken(loop, logits, ops.logical_not(loop["done"]))
+        is_open = ops.logical_not(loop["done"])
+        loop = note_processed(note_broken(loop, logits, is_open), allowed, is_open, rule)
         written = {"tokens": token}
         done = ops.logical_or(loop["done"], is_stop(token, told["stop"]))
         if rule.reads_text:  # only then can all be banned

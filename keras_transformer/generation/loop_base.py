@@ -78,16 +78,18 @@ class LoopBase:
             "last": np.asarray([len(row) - 1 for row in rest], "int32"),
             "next_position": np.asarray([row[-1] + 1 for row in positions], "int32"),
         }
-        used = prompt_length
+        used, smallest = prompt_length, SMALLEST_CACHE
         if before is not None:
             rows_kept = np.asarray(filled(before.index), "int32")
             batch["before"] = {"state": before.kept.state, "logits": before.kept.logits, "rows": rows_kept}
             batch["text_ids"] = pad_rows(whole, 0, bucket(max(map(len, whole)), SMALLEST_PROMPT))
             batch["text_lengths"] = np.asarray([len(row) for row in whole], "int32")
             used += before.kept.used
+            smallest = before.kept.state["cache"]["positions"].shape[1]  # a cache grows only
         elif source_rows is not None:
             batch |= self._sources(filled(source_rows))
-        return keras.tree.map_structure(as_tensor, batch), max(self._room(bucket(used + 1, SMALLEST_CACHE)), used)
+        size = max(self._room(bucket(max(used + 1, smallest), SMALLEST_CACHE)), used)
+        return keras.tree.map_structure(as_tensor, batch), size
 
     def _sources(self, rows):
         length = longest = max(map(len, rows))

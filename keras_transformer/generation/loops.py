@@ -1,6 +1,7 @@
 """Which loop, with which decoder, serves a request; both are kept with the model for the next one."""
 
 import warnings
+from typing import NamedTuple
 
 from keras_transformer.generation import anatomy
 from keras_transformer.generation.beam import BeamLoop
@@ -15,6 +16,25 @@ from keras_transformer.ops.cache import LooksBothWays
 KINDS = {"greedy": Loop, "sample": Loop, "beam": BeamLoop, "contrastive": ContrastiveLoop}
 
 
+class Sizes(NamedTuple):
+    """How much a model has to take.
+
+    Attributes:
+        longest: int, tokens of the longest row.
+        max_new_tokens: int, as for `generate`.
+        feeds_last: whether the last token is fed to the model as well.
+    """
+
+    longest: int
+    max_new_tokens: int
+    feeds_last: bool = False
+
+    @property
+    def fed(self):
+        """Tokens that the model is fed at most: nothing follows the last one."""
+        return self.longest + max(self.max_new_tokens - 1, 0) + self.feeds_last
+
+
 class Loops:
     """Finds the loops of one call.
 
@@ -23,12 +43,12 @@ class Loops:
         assistant: the model that drafts for it, or None.
         request: the `Request`.
         cache, cache_dtype: as for `generate`.
-        longest: int, tokens of the longest row.
+        sizes: `Sizes` of the rows.
     """
 
-    def __init__(self, model, assistant, request, cache, cache_dtype, longest):
+    def __init__(self, model, assistant, request, cache, cache_dtype, sizes):
         self.model, self.assistant, self.request = model, assistant, request
-        self.cache, self.cache_dtype, self.longest = cache, cache_dtype, longest
+        self.cache, self.cache_dtype, self.sizes = cache, cache_dtype, sizes
         self.known = known_of(model)
 
     def writer(self):
@@ -69,7 +89,7 @@ class Loops:
     def _decoder(self, model, error=None):
         """The decoder of a model, chosen at its first use; after an error of its cache the full forward."""
         known, reason = known_of(model), None
-        key = "auto" if self.cache is True and model is not self.model else self.cache, self.cache_dtype
+        key = ("auto" if self.cache is True and model is not self.model else self.cache), self.cache_dtype
         if error is not None:
             known.decoders[key], reason = full_decoder(model, known.source, known.target), str(error)
         elif key not in known.decoders:
@@ -80,26 +100,22 @@ class Loops:
                 "result is the same, but slower.",
                 stacklevel=5,
             )
-        max_new_tokens = self.request.max_new_tokens
-        limit = known.decoders[key].longest(_fed(self.longest, max_new_tokens))
+        limit = known.decoders[key].longest(self.sizes.fed)
         whose = "the model" if model is self.model else "`assistant_model`"
-        _check_limit(limit, "positions, as trying it shows", self.longest, max_new_tokens, whose)
+        _check_limit(limit, "positions, as trying it shows", self.sizes, whose)
         return known.decoders[key]
 
 
-def check_length(target, longest, max_new_tokens, model="the model"):
+def check_length(target, sizes, model="the model"):
     """Refuse more tokens than the model has places for."""
-    _check_limit(target.max_sequence_length, "learned positions", longest, max_new_tokens, model)
-    _check_limit(target.fixed_length, "places in its fixed-length input", longest, max_new_tokens, model)
+    _check_limit(target.max_sequence_length, "learned positions", sizes, model)
+    _check_limit(target.fixed_length, "places in its fixed-length input", sizes, model)
 
 
-def _check_limit(limit, what, longest, max_new_tokens, model):
-    if limit is not None and _fed(longest, max_new_tokens) > limit:
+def _check_limit(limit, what, sizes, model):
+    if limit is not None and sizes.fed > limit:
+        also = ", of which the last one is fed to it as well" if sizes.feeds_last else ""
         raise ValueError(
-            f"The longest prompt has {longest} tokens and `max_new_tokens` is {max_new_tokens}, "
+            f"The longest prompt has {sizes.longest} tokens and `max_new_tokens` is {sizes.max_new_tokens}{also}, "
             f"but {model} has {limit} {what}."
         )
-
-
-def _fed(longest, max_new_tokens):
-    return longest + max(max_new_tokens - 1, 0)  # nothing follows the last token

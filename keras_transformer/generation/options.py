@@ -15,6 +15,7 @@ from keras_transformer.generation.request import PENALTIES, Beams, Request, Rule
 
 SAMPLERS = ("greedy", "sample", "beam", "contrastive")
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+TINY = float(np.finfo("float32").tiny)  # below it float32 is 0 where it is fast
 OF_BEAMS = ("length_penalty", "early_stopping", "diversity_penalty", "coverage_penalty")
 
 
@@ -54,11 +55,13 @@ class Options:
 
     def __post_init__(self):
         self.logits_processors = _functions(self.logits_processors)
+        if not isinstance(self.bad_words_ids, (list, tuple, type(None))):
+            raise ValueError(f"`bad_words_ids` must be a list of ids and id lists. Received: {self.bad_words_ids!r}")
         self._settle_sampler()
         for name in ("temperature", "repetition_penalty"):
-            self._check(name, lambda x: 0 < x < math.inf, "above 0")
+            self._check(name, lambda x: TINY <= x < math.inf, f"{TINY:.1e} at least")
         for name in ("top_p", "typical_p"):
-            self._check(name, lambda x: 0 < x <= 1, "above 0 and at most 1")
+            self._check(name, lambda x: TINY <= x <= 1, "above 0 and at most 1")
         for name in ("min_p", "penalty_alpha"):
             self._check(name, lambda x: 0 <= x <= 1, "between 0 and 1")
         for name in ("presence_penalty", "frequency_penalty", "length_penalty"):
@@ -208,8 +211,6 @@ class Options:
             if getattr(self, name) is not None:
                 values[name] = np.int32(getattr(self, name))
         if self.bad_words_ids:
-            if not isinstance(self.bad_words_ids, (list, tuple)):
-                raise ValueError(f"`bad_words_ids` must be a list of id lists. Received: {self.bad_words_ids!r}")
             words = [as_ids("bad_words_ids", word, vocabulary_size) for word in self.bad_words_ids]
             if not all(map(len, words)):
                 raise ValueError("`bad_words_ids` holds an empty sequence, which would ban everything.")
@@ -252,6 +253,14 @@ class Options:
         )
 
     @classmethod
+    def of(cls, sampler, options):
+        """The options by name; one that there is not is refused."""
+        unknown = set(options) - set(cls.names())
+        if unknown:
+            raise ValueError(f"`generate` has no option {sorted(unknown)[0]!r}. There are: {', '.join(cls.names())}")
+        return cls(sampler, **options)
+
+    @classmethod
     def names(cls):
         """All option names."""
         return tuple(field.name for field in fields(cls))
@@ -262,4 +271,12 @@ def _functions(processors):
     found = (processors,) if callable(processors) else processors or ()
     if not isinstance(found, (list, tuple)) or not all(map(callable, found)):
         raise ValueError(f"`logits_processors` must be functions of logits and text. Received: {processors!r}")
+    for function in found:
+        try:
+            hash(function)
+        except TypeError as error:
+            raise ValueError(
+                f"A logits processor is known again by its hash, which {function!r} lacks: a dataclass needs "
+                "`eq=False`, or `frozen=True`."
+            ) from error
     return tuple(found)

@@ -1,5 +1,7 @@
 """Prompts in, texts out: ragged lists and padded arrays are one and the same inside."""
 
+import itertools
+
 import numpy as np
 from keras import ops
 
@@ -48,6 +50,7 @@ class Prompts:
     def _mask(self, padding_mask, pad_token_id):
         if padding_mask is not None:
             mask = _to_numpy(padding_mask).astype(bool)
+            mask = mask[None] if mask.ndim == 1 else mask
             if mask.shape != self.array.shape:
                 raise ValueError(
                     f"`padding_mask` must have the shape of `{self.name}`, {self.array.shape}. "
@@ -101,10 +104,12 @@ def targets(given, num_rows, side, tokenizer, start_token_id, stop_token_ids):
         side: the `Side` of the targets.
         tokenizer: for strings; a start token in front and stop tokens behind, which it may add, are left out.
     """
-    if given is None or len(given) == 0:
+    if given is None or (hasattr(given, "__len__") and len(given) == 0):
         given = [[]] * num_rows
+    elif not hasattr(given, "__len__"):
+        raise ValueError(f"`decoder_inputs` must be token ids, or texts with `tokenizer`. Received: {given!r}")
     elif tokenizer is not None and all(isinstance(text, str) for text in given):
-        rows = [_bare(row, start_token_id, stop_token_ids) for row in tokenizer.encode(given)]
+        rows = [bare(row, tokenizer, start_token_id, stop_token_ids) for row in tokenizer.encode(given)]
         given = rows * num_rows if isinstance(given, str) else rows
     elif np.ndim(given[0]) == 0:
         given = [given] * num_rows
@@ -117,12 +122,16 @@ def targets(given, num_rows, side, tokenizer, start_token_id, stop_token_ids):
     return prompts
 
 
-def _bare(row, start_token_id, stop_token_ids):
-    """The ids of a text without the tokens that mark its beginning and end."""
+def bare(row, tokenizer, start, stop):
+    """The ids of a text without the tokens that mark its beginning and end: these ids, or the tokenizer's own."""
+    starts, stops = (
+        {*as_ids("token_id", marks).tolist(), own}
+        for marks, own in ((start, tokenizer.start_token_id), (stop, tokenizer.stop_token_id))
+    )
     row = list(row)
-    while row and row[-1] in stop_token_ids:
+    while row and row[-1] in stops:
         row.pop()
-    return row[1:] if row[:1] == [start_token_id] else row
+    return row[1:] if row and row[0] in starts else row
 
 
 def pad_rows(rows, pad_token_id, length=None):
@@ -188,3 +197,12 @@ def _int_array(x, name):
     if x.size and not -largest <= x.min() <= x.max() <= largest:
         raise ValueError(f"`{name}` holds the token id {max(x.min(), x.max(), key=abs)}, which no vocabulary has.")
     return x.astype("int32")
+
+
+def batches_of(lengths, batch_size, of_equal_length):
+    """Indices of rows of like length, the longest first; in each batch they are in the caller's order."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    groups = [list(same) for _, same in itertools.groupby(order, lengths.__getitem__)] if of_equal_length else [order]
+    for group in groups:
+        for begin in range(0, len(group), batch_size):
+            yield sorted(group[begin : begin + batch_size])

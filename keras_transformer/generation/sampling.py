@@ -76,7 +76,8 @@ def filtered(logits, filters, parameters):
     Tokens of equal probability are kept or dropped together.
     """
     if "temperature" in filters:
-        logits = logits / parameters["temperature"]
+        # The largest one is 0 then, which nothing makes infinite.
+        logits = (logits - ops.max(logits, axis=-1, keepdims=True)) / parameters["temperature"]
     probabilities = ops.softmax(logits, axis=-1)
     if {"top_k", "top_p", "min_p"} & set(filters):
         probabilities = _keep_most_probable(probabilities, filters, parameters)

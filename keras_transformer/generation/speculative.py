@@ -14,7 +14,7 @@ Source: Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation.broken import note_broken, refuse_broken
+from keras_transformer.generation.broken import note_broken, note_processed, refuse_broken
 from keras_transformer.generation.loop import Loop, Noise, is_stop
 from keras_transformer.generation.processors import Text, write_runs
 from keras_transformer.generation.prompts import bucket
@@ -126,7 +126,6 @@ class SpeculativeLoop(Loop):
 
         self.drafter.check_vocabulary(logits.shape[-1])
         logits = ops.cast(logits, "float32")
-        loop = note_broken(loop, logits[:, 0], ops.logical_not(loop["done"]))
         allowed = self._allowed(loop, logits, drafts, told, rule)
         if rule.sampler == "sample":
             flat = ops.reshape(allowed, (-1, allowed.shape[-1]))
@@ -150,6 +149,8 @@ class SpeculativeLoop(Loop):
         ends = ops.logical_and(ends, steps < ops.expand_dims(how_many, -1))
         has_ended = ops.any(ends, axis=-1)
         how_many = ops.where(has_ended, ops.cast(ops.argmax(ends, axis=-1), "int32") + 1, how_many)
+        is_written = steps < ops.expand_dims(how_many, -1)
+        loop = note_processed(note_broken(loop, logits, is_written), allowed, is_written, rule)
         num_new = loop["num_new"] + how_many
         done = ops.logical_or(loop["done"], ops.logical_or(has_ended, num_new >= told["max_new_tokens"]))
 
@@ -192,7 +193,9 @@ def verify(drafts, shares, probabilities, noise):
     drafts = ops.pad(drafts, [(0, 0), (0, 1)], constant_values=-1)
     wanted, drawn = (_of_tokens(x, ops.maximum(drafts, 0)) for x in (probabilities, shares))
     # The column of noise behind the drafts is that of the token to draw: there is nothing to accept there.
-    num_accepted = _leading(ops.logical_and(noise * drawn < wanted, drafts >= 0))
+    # A share of 0 is that of a draft whose logits are no numbers.
+    is_drawn = ops.logical_and(drafts >= 0, drawn > 0)
+    num_accepted = _leading(ops.logical_and(noise * drawn < wanted, is_drawn))
     wanted, drawn = (at(x, num_accepted) for x in (probabilities, shares))  # (B, V)
     left = ops.maximum(wanted - drawn, 0.0)
     # Where both are the same, nothing is rejected but by rounding.

@@ -35,6 +35,8 @@ class TextCodec:
 
     def encode(self, texts):
         """One string or several -> list of id lists."""
+        if texts is None or not hasattr(texts, "__iter__"):
+            raise ValueError(f"`inputs` must be a string or a list of strings with `tokenizer`. Received: {texts!r}")
         return self._encode([texts] if isinstance(texts, str) else list(texts))
 
     def decode(self, rows):

@@ -105,6 +105,12 @@ def _appended_to(scope, source):
     _refuse(source.fixed, "attention_mask", layer=source.layer)
     if source.reason_against_cache is not None:
         raise CannotCache(f"The attention layer {source.layer} {source.reason_against_cache}.")
+    if source.fixed["position_bias"] is not None and source.sliding_window is not None:
+        # A window's keys lie in a ring, in another order than that of the bias, which follows the whole text.
+        raise CannotCache(
+            f"The attention layer {source.layer} has a `sliding_window` and was called with a `position_bias`. Through "
+            "the cache it needs its own: give it `position_bias` at construction."
+        )
     fed = scope.positions.shape[1]
     if source.length not in (None, fed):
         raise CannotCache(
