@@ -20,6 +20,7 @@ PREFIX = "base_model.model."
 NAME = re.compile(r"[\w.]+")
 # What would make another matrix of the tensors than what is computed here.
 PLAIN = {"use_dora": (False,), "bias": ("none",), "layer_replication": (None,), "megatron_config": (None,)}
+PLAIN |= {"init_lora_weights": (True, False, "gaussian", "eva", "orthogonal")}  # others change the matrix itself
 PLAIN |= {"alora_invocation_tokens": (None,), "use_qalora": (False,), "corda_config": (None,)}
 
 

@@ -6,6 +6,7 @@ from keras_transformer.convert.rows import FROM_HEADS, TABLE, Row, dense, layer_
 
 MODEL_TYPES = ("bart", "mbart")
 KIND, HEADS = "ForConditionalGeneration", heads.BART
+PREFIX = "model."
 
 FIELDS = [
     *same(

@@ -14,8 +14,8 @@ class Field(NamedTuple):
         power, times, plus: ours is theirs to this power, times this number, plus this one.
         unless: a key in whose presence the field says nothing.
         counted: whether what counts is how many entries their value has.
-        filled: `(entry, key, types)`: where their value is a dict of one of the `rope_type`s without the entry, that
-            is what stands at the key.
+        filled: `(entry, key, types)`: where their value is a dict of one of the `rope_type`s without the entry, or
+            of the dynamic one, that is what stands at the key.
     """
 
     theirs: str | None
@@ -58,7 +58,9 @@ def builder_arguments(config, fields):
         value = len(value) if field.counted else value
         if field.filled is not None and isinstance(value, dict):
             entry, key, types = field.filled
-            if entry not in value and value.get("rope_type", value.get("type")) in types and key in config:
+            rope_type = value.get("rope_type", value.get("type"))
+            # Of the dynamic kind `transformers` looks at the key in any case.
+            if rope_type in types and key in config and (entry not in value or rope_type == "dynamic"):
                 value = {**value, entry: config[key]}
         if field.values is not None:
             if isinstance(value, (list, dict)) or value not in field.values:

@@ -9,6 +9,7 @@ Source: the layout of Hugging Face's hub: `config.json` beside `model.safetensor
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,10 +86,13 @@ class Tensors(Mapping):
         """Numbers in all tensors together."""
         return sum(int(np.prod(stored.shape, dtype=object)) for stored in self._stored.values())
 
-    @property
-    def float_dtype(self):
-        """The type of the floating-point tensors, float32 if there are several; None without any."""
-        found = {stored.dtype for stored in self._stored.values()} & {"float64", "float32", "float16", "bfloat16"}
+    def float_dtype(self, ignored=()):
+        """The type of the floating-point tensors, float32 if there are several; None without any.
+
+        Those whose names are matched by one of the regular expressions `ignored` do not count.
+        """
+        kept = [x for name, x in self._stored.items() if not any(re.fullmatch(pattern, name) for pattern in ignored)]
+        found = {stored.dtype for stored in kept} & {"float64", "float32", "float16", "bfloat16"}
         return (found.pop() if len(found) == 1 else "float32") if found else None
 
 
@@ -184,7 +188,10 @@ def inside(directory, name):
         raise ValueError(f"A file of a checkpoint must lie in its folder. Received: {name!r}")
     path = directory / name
     if path.is_symlink() and path.resolve().parent != directory.resolve():
-        raise ValueError(f"{name!r} is a link out of the folder {directory}.")
+        raise ValueError(
+            f"{name!r} is a link out of the folder {directory}. Of the hub's cache make a folder of files: "
+            "`snapshot_download(..., local_dir=...)`."
+        )
     if not path.is_file():
         others = sorted(p.name for p in directory.glob("*.bin")) if directory.is_dir() else []
         hint = f" Pickled weights are not read: {', '.join(others[:3])}." if others else ""
@@ -199,7 +206,7 @@ def _places(directory):
     places = read_json(directory, INDEX).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise ValueError(f"{INDEX} must have a dict `weight_map` from tensors to files. Received: {places!r}")
-    for name in places.values():
+    for name in {repr(name): name for name in places.values()}.values():
         inside(directory, name)
     return places
 
@@ -213,6 +220,8 @@ def _tensors_of(path):
         raise ValueError(f"{path.name!r} is no safetensors file that can be read: {error}") from error
     file = open(path, "rb")
     size = int.from_bytes(file.read(8), "little")
+    if size > LARGEST_JSON:
+        raise ValueError(f"The header of {path.name!r} has {size:,} bytes; at most {LARGEST_JSON:,} are read.")
     for name, entry in _parsed(file.read(size), path.name).items():
         if name == "__metadata__":
             continue
@@ -236,16 +245,18 @@ def _parsed(data, name, kind=dict):
     """What JSON says, without a key twice, of which safetensors would take the last one."""
 
     def unique(pairs):
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"{name} has the key {twice!r} twice.")
+        found = {}
+        for key, value in pairs:
+            if key in found:
+                raise ValueError(f"{name} has the key {key!r} twice.")
+            found[key] = value
         return found
 
     try:
         found = json.loads(data, object_pairs_hook=unique)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        if str(error).startswith(name):
+            raise
         raise ValueError(f"{name} is no JSON that can be read: {error}") from error
     if not isinstance(found, kind):
         wanted = {dict: "object", list: "array"}[kind]

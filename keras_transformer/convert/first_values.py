@@ -5,6 +5,7 @@ twice the memory. Inside a `keras.StatelessScope` a layer makes variables that h
 scope ends each is made by its initializer, so that is where the checkpoint comes in.
 """
 
+import contextlib
 import functools
 
 import numpy as np
@@ -44,4 +45,27 @@ class FirstValues:
                 return value
             except BaseException as error:  # Ctrl-C too: Keras makes no model any more once one variable was left out
                 self.error = error
-        return ops.zeros(shape, dtype)
+        return _nothing(shape, dtype)
+
+
+@contextlib.contextmanager
+def abandoned_on_error(model):
+    """Inside a scope: `abandon` the model where an error leaves it."""
+    try:
+        yield
+    except BaseException:
+        abandon(model)
+        raise
+
+
+def abandon(model):
+    """Let the variables of a model that nobody will use begin with no number at all as the scope ends.
+
+    Left without values, they would be filled at the end of the next scope of the process, for nothing.
+    """
+    for variable in model.variables:
+        variable._initializer = _nothing
+
+
+def _nothing(shape, dtype=None):
+    return ops.zeros((0,), dtype)

@@ -1,11 +1,24 @@
 """Heads for tasks: what `transformers` calls them, and where their tensors go."""
 
 import re
+import warnings
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from keras_transformer.convert.rows import LINEAR, Row, dense, layer_norm, under
+
+# What `transformers` calls the classes of each type; where they have another name with a head of a task, that too.
+CLASSES = MappingProxyType(
+    {
+        **{"bert": "Bert", "gpt2": "GPT2", "opt": "OPT", "t5": "T5", "bart": "Bart", "mbart": "MBart", "vit": "ViT"},
+        **{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma"},
+        **{"gemma2": "Gemma2", "gemma3_text": "Gemma3", "phi3": "Phi3", "mixtral": "Mixtral", "marian": "Marian"},
+        **{"distilbert": "DistilBert", "roberta": "Roberta", "deit": "DeiT", "mt5": "MT5", "camembert": "Camembert"},
+        "xlm-roberta": "XLMRoberta",
+    }
+)
+OF_TASKS = MappingProxyType({"gemma3_text": "Gemma3Text"})
 
 
 class Head(NamedTuple):
@@ -16,12 +29,14 @@ class Head(NamedTuple):
         rows: of the table, those of the head's own tensors.
         tied: pairs of names; the first holds what the second does.
         prefix: what stands in front of all other names where there is this head.
+        needs: (entry of the config, the one value with which ours is the same), or None.
     """
 
     ours: str
     rows: Sequence = ()
     tied: Sequence = ()
     prefix: str = ""
+    needs: tuple | None = None
 
 
 CLASSIFIER = dense("classifier", "classifier")
@@ -65,6 +80,7 @@ ROBERTA = MappingProxyType(
                 ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
                 ("lm_head.decoder.bias", "lm_head.bias"),
             ],
+            needs=("hidden_act", "gelu"),  # theirs has it in this head whatever the blocks have
         ),
         # What theirs has in front of the classes is a pooler.
         "ForSequenceClassification": Head(
@@ -160,7 +176,7 @@ def find(family, config, asked):
     if asked is False or (asked is not None and asked == OWN[family.KIND]):
         return None
     if asked is None:
-        return family.HEADS.get(kind_of(config))
+        return _checked(family.HEADS.get(kind_of(config)), config)
     known = {head.ours: head for head in family.HEADS.values()}
     if asked == SENTENCES.ours and family.KIND == "Model":
         return SENTENCES
@@ -171,7 +187,35 @@ def find(family, config, asked):
             f"`head` of a checkpoint of the type {config['model_type']!r} must be one of {names}, None or False. "
             f"Received: head={asked!r}"
         )
-    return known[wanted]
+    return _checked(known[wanted], config)
+
+
+def _checked(head, config):
+    """The head, refused where the config asks for what ours does not do."""
+    if head is not None and head.needs is not None:
+        entry, value = head.needs
+        if config.get(entry, value) != value:
+            raise ValueError(
+                f"With the head {head.ours!r} `{entry}` of the config must be {value!r}. Received: {config[entry]!r}"
+            )
+    return head
+
+
+def is_in(tensors, head, asked):
+    """Whether a folder's tensors have the weights of the `Head`.
+
+    Raises:
+        ValueError: they do not although the config says so and nobody asked for a new one, which else is said.
+    """
+    if head is None or not head.rows or any(row.theirs in tensors for row in head.rows):
+        return head is not None and bool(head.rows)
+    if asked is None:
+        raise ValueError(
+            f"The config says that the folder holds a model with the head {head.ours!r}, of which it has no weights. "
+            f"Give head={head.ours!r} for new ones, or head=False."
+        )
+    warnings.warn(f"The folder has no weights of the head {asked!r}: they are new, and to be trained.", stacklevel=3)
+    return False
 
 
 def _as_theirs(name):
@@ -240,10 +284,13 @@ def written(family, config, card):
         raise ValueError(f"`transformers` has no model of the type {config['model_type']!r} with a head {name!r}.")
     kind = kinds[0] if kinds else family.KIND if name is not None or kind_of(config) in family.HEADS else None
     config = dict(config)
-    if kind is not None and kind_of(config) is not None:
-        config["architectures"] = [KIND.sub(kind, config["architectures"][0])]
+    if kind is None and kind_of(config) is None:
+        kind = family.KIND
+    if kind is not None:
+        config["architectures"] = [_renamed(config, kind)]
     classes = card.get("num_classes")
-    if name in OF_CLASSES and classes != _num_classes(config):
+    is_said = bool({"num_labels", "id2label"} & config.keys())  # classes differ in how many they have by default
+    if name in OF_CLASSES and not (is_said and classes == _num_classes(config)):
         labels = {str(i): f"LABEL_{i}" for i in range(classes)}
         config |= {"id2label": labels, "label2id": {label: int(i) for i, label in labels.items()}}
         config.pop("num_labels", None)
@@ -251,4 +298,17 @@ def written(family, config, card):
         config["problem_type"] = "regression"
     elif name is not None and config.get("problem_type") == "regression":
         config["problem_type"] = None
-    return family.HEADS[kinds[0]] if kinds else None, config
+    return _checked(family.HEADS[kinds[0]], config) if kinds else None, config
+
+
+def _renamed(config, kind):
+    """The name of the class with another kind behind it."""
+    if kind_of(config) is None or config["model_type"] in OF_TASKS:
+        return class_name(config["model_type"], kind)
+    return KIND.sub(kind, config["architectures"][0])
+
+
+def class_name(model_type, kind):
+    """What `transformers` calls a model of this type and kind: `class_name("bert", "Model")`."""
+    name = OF_TASKS.get(model_type) if kind not in OWN else None
+    return (name or CLASSES[model_type]) + kind

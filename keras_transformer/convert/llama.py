@@ -9,7 +9,7 @@ KIND, HEADS = "ForCausalLM", heads.LLAMA
 PREFIX = "model."
 
 # Scaled for texts that are longer than this.
-LENGTH = ("original_max_position_embeddings", "max_position_embeddings", ("dynamic", "yarn"))
+LENGTH = ("original_max_position_embeddings", "max_position_embeddings", ("dynamic", "yarn", "llama3"))
 
 SIZES = [
     *same(
@@ -20,10 +20,10 @@ SIZES = [
         head_dim="key_dim",
         hidden_size="hidden_dim",
         intermediate_size="intermediate_dim",
-        rms_norm_eps="norm_epsilon",
         bos_token_id="start_token_id",
         eos_token_id="stop_token_id",
     ),
+    Field("rms_norm_eps", "norm_epsilon", default=1e-6),
 ]
 
 COMMON = [

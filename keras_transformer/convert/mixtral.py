@@ -1,6 +1,6 @@
 """Mixtral: Mistral whose feed-forward networks are mixtures of experts."""
 
-from keras_transformer.convert import heads, llama, mistral
+from keras_transformer.convert import heads, llama
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.rows import LINEAR, Row, under
 
@@ -9,8 +9,13 @@ KIND, HEADS = "ForCausalLM", heads.LLAMA
 PREFIX = "model."
 
 FIELDS = [
-    *mistral.FIELDS,
-    *same(num_local_experts="num_experts", num_experts_per_tok="num_experts_per_token"),
+    Field("rope_theta", "rotary_base", default=1e6),
+    *(field for field in llama.COMMON if field.theirs != "rope_theta"),
+    *same(sliding_window="sliding_window"),
+    Field("num_key_value_heads", "num_key_value_heads", default=8),
+    Field("rms_norm_eps", "norm_epsilon", default=1e-5),
+    Field("num_local_experts", "num_experts", default=8),
+    Field("num_experts_per_tok", "num_experts_per_token", default=2),
     Field("router_jitter_noise", None, {0: None}, 0),
 ]
 

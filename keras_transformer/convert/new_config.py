@@ -6,15 +6,11 @@ import keras
 
 from keras_transformer import models
 from keras_transformer.convert.config import builder_arguments
+from keras_transformer.convert.first_values import abandon
+from keras_transformer.convert.heads import class_name
 from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding, read_card, read_head
 
-# What `transformers` calls the classes of each type.
-CLASSES = {
-    **{"bert": "Bert", "gpt2": "GPT2", "opt": "OPT", "t5": "T5", "bart": "Bart", "mbart": "MBart", "vit": "ViT"},
-    **{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2"},
-    **{"gemma3_text": "Gemma3", "phi3": "Phi3", "mixtral": "Mixtral", "distilbert": "DistilBert", "marian": "Marian"},
-    **{"roberta": "Roberta", "deit": "DeiT"},
-}
+OTHER_NAMES = ("xlm-roberta", "camembert", "mt5")  # types that are tried under another name already
 # What two models may differ in although their weights mean the same.
 OF_TRAINING = ("seed", "dropout", "feed_forward_dropout", "stochastic_depth", "trainable", "dtype", "name")
 OF_TRAINING += ("pad_token_id", "load_balancing_loss")
@@ -38,7 +34,7 @@ def config_for(model, modules):
     for name, builder in modules.items():
         family = importlib.import_module(f"keras_transformer.convert.{name}")
         for kind in family.MODEL_TYPES if builder == facts.get("family") else ():
-            if kind not in CLASSES:
+            if kind in OTHER_NAMES:
                 continue
             tried.append(kind)
             config = _config(facts, kind, family)
@@ -48,7 +44,7 @@ def config_for(model, modules):
                 model, builder, {**builder_arguments(config, family.FIELDS), **told}
             ):
                 names = [family.KINDS[option] for option in told] or [family.KIND]
-                return {**config, "architectures": [CLASSES[kind] + names[0]]}
+                return {**config, "architectures": [class_name(kind, names[0])]}
     why = f"no config of the types {tried} says what it is" if tried else "it is of no family of `kt.models`"
     raise ValueError(f"The model {getattr(model, 'name', model)!r} has no place in `transformers`: {why}.")
 
@@ -92,6 +88,11 @@ def _config(facts, kind, family):
             config = max(trials, key=lambda trial: _says(trial, fields, facts), default=config)
     if _says(config, fields, {"num_layers": facts["num_layers"]}) < 1:
         return None
+    for field in fields:  # theirs knows the length of this kind by another entry
+        scaling = config.get(field.theirs) if field.filled else None
+        if isinstance(scaling, dict) and scaling.get("rope_type") == "dynamic":
+            entry, key, _ = field.filled
+            config[key] = scaling.get(entry, config.get(key))
     for name, entries in getattr(family, "BESIDE", {}).items():
         config |= entries if name in facts else {}
     return _with_nothing(config, fields, facts)
@@ -134,8 +135,9 @@ def _plain(value):
 def _is_the_same(model, builder, arguments):
     """Whether what the builder makes of these arguments has the same layers, one by one."""
     try:
-        with keras.StatelessScope(initialize_variables=False):  # without being allocated
+        with keras.StatelessScope():  # so that it is never allocated
             again = getattr(models, builder)(None, **arguments)
+            abandon(again)
             expected = _described(again)
     except (ValueError, TypeError):
         return False

@@ -1,6 +1,6 @@
 """Phi-3: Llama's wiring, whose projections with the same input are one tensor each."""
 
-from keras_transformer.convert import heads, llama, mistral
+from keras_transformer.convert import heads, llama
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.rows import FROM_HEADS, LINEAR, Row, dense, under
 
@@ -9,8 +9,9 @@ KIND, HEADS = "ForCausalLM", heads.LLAMA
 PREFIX = "model."
 
 FIELDS = [
-    *mistral.FIELDS,
-    *same(resid_pdrop="dropout", partial_rotary_factor="rotary_fraction"),
+    *llama.COMMON,
+    *same(sliding_window="sliding_window", resid_pdrop="dropout", partial_rotary_factor="rotary_fraction"),
+    Field("rms_norm_eps", "norm_epsilon", default=1e-5),
     Field("rope_parameters.partial_rotary_factor", "rotary_fraction"),
 ]
 

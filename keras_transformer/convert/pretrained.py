@@ -10,7 +10,7 @@ from keras_transformer import models
 from keras_transformer.arguments import check_count, check_size
 from keras_transformer.convert import files, heads, pooling, table
 from keras_transformer.convert.config import builder_arguments
-from keras_transformer.convert.first_values import FirstValues
+from keras_transformer.convert.first_values import FirstValues, abandoned_on_error
 from keras_transformer.convert.new_config import config_for
 from keras_transformer.layers import read_card, read_head
 
@@ -18,17 +18,18 @@ from keras_transformer.layers import read_card, read_head
 BUILDERS = MappingProxyType(
     dict.fromkeys(("bert", "distilbert", "roberta"), "bert")
     | dict.fromkeys(("gpt2", "opt"), "gpt")
-    | dict.fromkeys(("llama", "mistral", "qwen", "phi3", "mixtral", "gemma"), "llama")
+    | dict.fromkeys(("llama", "mistral", "qwen", "phi3", "mixtral", "gemma", "gemma2", "gemma3"), "llama")
     | dict.fromkeys(("bart", "marian"), "bart")
     | {"t5": "t5", **dict.fromkeys(("deit", "vit"), "vit")}
 )
 TYPES = ("float32", "float16", "bfloat16")
 SIZES = ("vocabulary_size", "max_sequence_length", "intermediate_dim", "hidden_dim", "num_classes", "num_segments")
-SIZES += ("num_experts",)
+SIZES += ("num_experts", "decoder_intermediate_dim", "relative_buckets")
 LAYERS = ("num_layers", "num_decoder_layers")
 # Options that a config need not say for the weights to mean the same.
 OF_USE = ("name", "seed", "dropout", "feed_forward_dropout", "stochastic_depth", "with_segments")
 OF_USE += ("pad_token_id", "start_token_id", "stop_token_id")
+OF_GENERATION = MappingProxyType({"eos_token_id": "stop_token_id", "decoder_start_token_id": "start_token_id"})
 OF_TRAINING = ("_initializer", "_regularizer", "_constraint")
 
 
@@ -85,16 +86,19 @@ def load_pretrained(directory, head=None, dtype=None, **options):
             of_head = {} if wanted is None else heads.options(wanted, config, head)
             of_head |= {"pooling": pooling.read_pooling(directory)} if wanted is heads.SENTENCES else {}
             _check_sizes({**arguments, **of_head}, tensors)
-            model = builder(None, dtype=dtype or _dtype(tensors), **arguments)
+            model = builder(None, dtype=dtype or _dtype(tensors, family.IGNORED), **arguments)
             whole = models.with_head(model, **of_head) if of_head else model
-        has_head = wanted is not None and any(row.theirs in tensors for row in wanted.rows)
-        tables = heads.tables(family, config, wanted if has_head else None, head)
-        values = values_for(whole if has_head else model, tensors, family, tables)
-        first_values = FirstValues(whole, values)
+        with abandoned_on_error(model), abandoned_on_error(whole):
+            has_head = heads.is_in(tensors, wanted, asked=head)
+            tables = heads.tables(family, config, wanted if has_head else None, head)
+            values = values_for(whole if has_head else model, tensors, family, tables)
+            first_values = FirstValues(whole, values)
     first_values.finish()
     prefix = getattr(family, "PREFIX", "")
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     told, untold = _config_with(options, config, family.FIELDS)
+    changed = {theirs: options[ours] for theirs, ours in OF_GENERATION.items() if ours in options}
+    generation |= {theirs: value for theirs, value in changed.items() if theirs in generation}
     published = {"config": told, "is_bare": is_bare, "untold": untold, "generation": generation, "elsewhere": elsewhere}
     read_card(model)["published"] = published
     return whole
@@ -211,8 +215,11 @@ def _without_unknown_ids(arguments):
 def _of_generation(generation, family):
     """The ids that begin and end a text where `generation_config.json` says other ones than the config."""
     known = {field.ours for field in family.FIELDS}
-    names = {"eos_token_id": "stop_token_id", "decoder_start_token_id": "start_token_id"}
-    return {ours: generation[theirs] for theirs, ours in names.items() if ours in known and generation.get(theirs)}
+    return {
+        ours: generation[theirs]
+        for theirs, ours in OF_GENERATION.items()
+        if ours in known and generation.get(theirs) is not None
+    }
 
 
 def _config_with(options, config, fields):
@@ -220,6 +227,8 @@ def _config_with(options, config, fields):
     found, untold = dict(config), []
     for name, value in options.items():
         arguments = builder_arguments(found, fields)
+        if name == "pad_token_id" and all(field.ours != name for field in fields):
+            found[name] = value  # which a reader needs to find a text's last token
         if name in OF_USE or name.endswith(OF_TRAINING) or (name in arguments and arguments[name] == value):
             continue
         entries = (
@@ -271,8 +280,8 @@ def family_of(config):
     return known[kind]
 
 
-def _dtype(tensors):
-    found = tensors.float_dtype
+def _dtype(tensors, ignored):
+    found = tensors.float_dtype(ignored)
     return found if found in TYPES else "float32"
 
 
@@ -287,9 +296,24 @@ def _check_sizes(arguments, tensors):
     products = {"num_layers": layers * hidden, "num_heads": heads * hidden * max(layers, 1)}
     products |= {name: hidden * (arguments.get(name) or 1) for name in SIZES}
     products["intermediate_dim"] *= max(layers, 1) * (arguments.get("num_experts") or 1)
+    products |= _products_of_patches(arguments, hidden)
+    if layers > len(tensors):
+        raise ValueError(f"{files.CONFIG} asks for {layers:,} layers, more than the checkpoint has tensors.")
     for name, product in products.items():
         if product > limit:
             raise ValueError(
                 f"{files.CONFIG} asks for {name}={arguments.get(name)!r} with hidden_dim={hidden!r}, more than the "
                 f"{limit:,} numbers of the checkpoint can hold."
             )
+
+
+def _products_of_patches(arguments, hidden):
+    """Numbers in the tables that a model of images has."""
+    image, patch, channels = (arguments.get(name, 1) for name in ("image_size", "patch_size", "num_channels"))
+    sizes = [[x] * 2 if isinstance(x, int) else x for x in (image, patch)]
+    if not all(isinstance(x, (list, tuple)) and len(x) == 2 and all(isinstance(n, int) for n in x) for x in sizes):
+        return {}  # the builder refuses it
+    check_count(1, num_channels=channels, patch_size=min(sizes[1]), image_size=min(sizes[0]))
+    (height, width), (rows, columns) = sizes
+    places = (height // rows) * (width // columns)
+    return {"image_size": places * hidden, "patch_size": rows * columns * channels * hidden}

@@ -14,7 +14,8 @@ FIELDS = [
     Field("model_type", "use_bias", {"qwen2": ("query", "key", "value"), "qwen3": None}),
     Field("model_type", "qk_norm", {"qwen2": None, "qwen3": True}),
     # Which layers slide depends on their number where this is on, so only a list of them says it.
-    Field("use_sliding_window", "layer_types", {None: None, False: ("full_attention",)}, unless="layer_types"),
+    Field("use_sliding_window", "layer_types", {False: ("full_attention",)}, False, unless="layer_types"),
+    Field("num_key_value_heads", "num_key_value_heads", default=32),
 ]
 
 # What `transformers` wants to be told beside an argument.

@@ -28,6 +28,7 @@ FIELDS = [
     Field("feed_forward_proj", "activation", {"relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"}, "relu"),
     Field("tie_word_embeddings", "tie_embeddings", default=True),
     Field("scale_decoder_outputs", "tie_embeddings"),  # where it is said, the other one is always True
+    Field("model_type", "tie_embeddings", {"t5": None, "mt5": False}, "t5"),  # of mT5 neither says anything
 ]
 
 ATTENTION = [

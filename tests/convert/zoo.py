@@ -26,8 +26,10 @@ VIT = {"image_size": 8, "patch_size": 4, "hidden_size": 16, "num_hidden_layers":
 VIT |= {"intermediate_size": 20}
 FAMILIES = {  # as their builders make them, by the class of theirs
     **{"BertModel": BERT, "RobertaModel": ROBERTA, "DistilBertModel": DISTILBERT, "GPT2LMHeadModel": GPT_2},
-    **{f"{name}ForCausalLM": LLAMA for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2", "Gemma3", "Phi3")},
+    **{f"{name}ForCausalLM": LLAMA for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Phi3")},
+    **{f"{name}ForCausalLM": LLAMA for name in ("Gemma", "Gemma2", "Gemma3")},
     **{"OPTForCausalLM": OPT, "MixtralForCausalLM": MIXTRAL, "T5ForConditionalGeneration": T5},
+    "MT5ForConditionalGeneration": T5,
     **{"BartForConditionalGeneration": BART, "MBartForConditionalGeneration": BART, "MarianMTModel": MARIAN},
     **{"ViTForImageClassification": VIT, "DeiTForImageClassification": VIT},
     "DeiTForImageClassificationWithTeacher": VIT,

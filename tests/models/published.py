@@ -11,7 +11,21 @@ import torch
 import transformers
 
 import keras_transformer as kt
-from keras_transformer.convert import bert, distilbert, gemma, gpt2, llama, mistral, mixtral, opt, phi3, qwen, table
+from keras_transformer.convert import (
+    bert,
+    distilbert,
+    gemma,
+    gemma2,
+    gemma3,
+    gpt2,
+    llama,
+    mistral,
+    mixtral,
+    opt,
+    phi3,
+    qwen,
+    table,
+)
 from keras_transformer.convert.config import builder_arguments
 
 VOCABULARY_SIZE, LENGTH = 19, 9
@@ -61,8 +75,8 @@ def _llama(config, family=llama, **options):
     return Case("llama", family, config, {**SIZES, **options})
 
 
-def _gemma(config, **options):
-    return Case("llama", gemma, config, {**SIZES, "head_dim": 6, "query_pre_attn_scalar": 5, **options})
+def _gemma(config, family, **options):
+    return Case("llama", family, config, {**SIZES, "head_dim": 6, **options})
 
 
 def _scaled(kind, **fields):
@@ -117,8 +131,11 @@ CASES = {
         tie_word_embeddings=True,
     ),
     "qwen3": _llama(transformers.Qwen3Config, qwen, head_dim=6, rms_norm_eps=1e-2),
+    "gemma": _gemma(transformers.GemmaConfig, gemma, **TWO_LAYERS, rope_parameters={"rope_theta": 100.0}),
     "gemma2": _gemma(
         transformers.Gemma2Config,
+        gemma2,
+        query_pre_attn_scalar=5,
         sliding_window=3,
         attn_logit_softcapping=2.0,
         final_logit_softcapping=3.0,
@@ -126,6 +143,8 @@ CASES = {
     ),
     "gemma3": _gemma(
         transformers.Gemma3TextConfig,
+        gemma3,
+        query_pre_attn_scalar=5,
         sliding_window=3,
         **LOCAL_AND_GLOBAL,
         rope_parameters={
@@ -144,7 +163,7 @@ def theirs(name):
     config = case.config(**case.options, attn_implementation="eager")
     kind = transformers.AutoModelForCausalLM if case.is_causal else transformers.AutoModel
     model = kind.from_config(config, dtype=torch.float32).eval()
-    zero_centered = case.family is gemma
+    zero_centered = case.family in (gemma, gemma2, gemma3)
     for path, parameter in model.named_parameters():
         parameter.data.normal_(0, 0.3)
         if "norm" in path.lower() and path.endswith("weight") and not zero_centered:

@@ -14,7 +14,7 @@ from tests.models import published
 from tests.models.published import CASES
 
 # Soft caps, windows, two kinds of rotary positions; more among the invariants.
-WRITERS = ["gpt2", "opt", "phi3", "mixtral", "gemma2", "gemma3"]
+WRITERS = ["gpt2", "opt", "phi3", "mixtral", "gemma", "gemma2", "gemma3"]
 # Together they have every kind of weight: a pooler, tables of positions, biases, norms of queries and keys, sandwiches.
 KINDS = ["bert", "gpt2", "qwen2, some windows", "gemma3"]
 
