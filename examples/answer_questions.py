@@ -11,15 +11,15 @@ that is rarest in the texts to train on. Ctrl-C ends the training early.
 Needs `pip install "keras-transformer-kit[examples]"` and a backend.
 """
 
-import re
 import shlex
 import sys
-from collections import Counter
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 2000, "layers": 3, "heads": 4, "hidden_dim": 128, "max_tokens": 160, "batch_size": 32}
-SIZES |= {"limit": 20_000, "dropout": 0.1, "noise": 0.1, "learning_rate": 2e-3, "longest": 30}
+SIZES |= {"limit": 20_000, "dropout": 0.1, "noise": 0.1, "learning_rate": 2e-3}
+SIZES |= {"longest": (30, "most tokens of an answer")}
 
 
 def parse_arguments(argv=None):
@@ -85,8 +85,8 @@ def train(train_rows, valid_rows, path, args):
     batches = encoder.NoisyBatches(*data(train_rows, tokenizer, args), tokenizer, args)
     kinds = {"loss": kt.training.MaskedCrossentropy, "weighted_metrics": kt.training.TokenAccuracy}
     options = {name: {end: kind() for end in ("start", "end")} for name, kind in kinds.items()}
-    best = keras.callbacks.EarlyStopping("val_start_token_accuracy", 0, 10, mode="max", restore_best_weights=True)
-    history = tasks.fit(model, batches, data(valid_rows, tokenizer, args), args, args.learning_rate, [best], **options)
+    best = ("val_start_token_accuracy", "max")
+    history = tasks.fit(model, batches, data(valid_rows, tokenizer, args), args, args.learning_rate, best, **options)
     kt.inspect.plot_history(history, path.with_suffix(".png"))
     lengths = np.bincount([len(encoder.WORD.findall(row.answer)) - 1 for row in train_rows])
     encoder.save(model, tokenizer, path, lengths=lengths.tolist())
@@ -106,40 +106,23 @@ def answers(model, tokenizer, lengths, rows, args):
     return found
 
 
-def scores(found, wanted):
-    pairs = [[normal(text) for text in pair] for pair in zip(found, wanted)]
-    exact = [ours == theirs for ours, theirs in pairs]
-    common = [2 * (Counter(ours) & Counter(theirs)).total() / (len(ours + theirs) or 1) for ours, theirs in pairs]
-    return f"exact match {np.mean(exact):.4f}, F1 {np.mean(np.maximum(exact, common)):.4f}"
-
-
-def normal(text):
-    return re.sub(r"\b(a|an|the)\b", " ", re.sub(r"[^\w\s]|_", "", text.lower())).split()
-
-
-def rarest(known, rows):
-    """Of each text the word that is rarest in the known ones."""
-    counts = Counter(word for text in {row.context for row in known} for word in re.findall(r"\w+", text.lower()))
-    return [min(re.findall(r"\w+", row.context) or [""], key=lambda word: counts[word.lower()]) for row in rows]
-
-
 def main(args):
     keras.utils.set_random_seed(args.seed)
     with tasks.one_line_errors():
         path = args.saved or args.output / "reader.keras"
         if not args.ask:
-            parts = tasks.read_parts(args, *questions.SOURCES, key=lambda row: row.source)
+            parts = reading.read_parts(args, *questions.SOURCES, key=lambda row: row.source)
             args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             train(*parts[:2], path, args)
         model, tokenizer = encoder.load(path, args, "question_answering")  # the file, also just after the training
-        reader = (model, tokenizer, encoder.settings(path)["lengths"])
+        reader = (model, tokenizer, reading.settings(path)["lengths"])
         if args.ask:
             return print(*answers(*reader, [questions.Row(args.ask, args.text, 0, "", "")], args))
         rows, wanted = parts[2], [row.answer for row in parts[2]]
         found = answers(*reader, rows, args)
-    print(f"\n{scores(found, wanted)} of {len(rows):,} questions")
-    print(f"{scores(rarest(parts[0], rows), wanted)} by the rarest word")
+    print(f"\n{questions.scores(found, wanted)} of {len(rows):,} questions")
+    print(f"{questions.scores(questions.rarest(parts[0] or rows, rows), wanted)} by the rarest word")
     for row, ours in list(zip(rows, found))[:: -(-len(rows) // 4)]:
         print(f"\n  question  {row.question}\n  text      {row.context}\n  answer    {row.answer}\n  found     {ours}")
     print(f"\nwritten: {path}\nagain:", shlex.join([sys.executable, *sys.argv, "--saved", str(path)]))

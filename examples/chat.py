@@ -10,15 +10,16 @@ piece of an answer. The floor is that of a model that knows nothing but how freq
 training early. Needs `pip install "keras-transformer-kit[examples]"` and a backend.
 """
 
-import importlib.util
+import contextlib
 import shlex
 import sys
-from pathlib import Path
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 1500, "layers": 2, "heads": 4, "hidden_dim": 128, "max_tokens": 64, "batch_size": 32}
-SIZES |= {"limit": 20_000, "dropout": 0.2, "learning_rate": 3e-3, "temperature": 0.7}
+SIZES |= {"limit": 20_000, "dropout": 0.2, "learning_rate": 3e-3}
+SIZES |= {"temperature": (0.7, "of answers: below 1 safer, above 1 wilder")}
 
 
 def parse_arguments(argv=None):
@@ -40,25 +41,7 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
-
-
-def exchanges(language, limit):
-    """(what is said, what is answered) of the conversations of chatterbot-corpus, each once."""
-    import yaml
-
-    spec = importlib.util.find_spec("chatterbot_corpus")
-    if not spec:
-        raise ImportError('chatterbot-corpus is missing: pip install "keras-transformer-kit[examples]"')
-    folder = Path(spec.submodule_search_locations[0]) / "data"
-    languages = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    if language not in languages:
-        raise ValueError(f"chatterbot-corpus has no language {language!r}. It has: {', '.join(languages)}")
-    found = {}
-    for _, text in tasks.read_all(sorted((folder / language).glob("*.yml"))):
-        for lines in yaml.safe_load(text)["conversations"]:
-            lines = [" ".join(str(line).split()) for line in lines]
-            found |= dict.fromkeys((said, reply) for said, reply in zip(lines, lines[1:]) if said and reply)
-    return kt.data.TextPairs(list(found)[:limit], f"chatterbot-corpus, {language}")
+from exchanges import exchanges
 
 
 class Answers(kt.objectives.CausalLM):
@@ -111,9 +94,10 @@ def answer(model, tokenizer, texts, args, seed=0):
 
 
 def talk(model, tokenizer, args):
-    while text := input("you: ").strip():
-        print("it: ", *answer(model, tokenizer, [text], args, args.seed))
-        args.seed += 1  # another answer another time
+    with contextlib.suppress(EOFError, KeyboardInterrupt):  # Ctrl-D and Ctrl-C end it as well
+        while text := input("you: ").strip():
+            print("it: ", *answer(model, tokenizer, [text], args, args.seed))
+            args.seed += 1  # another answer another time
 
 
 def main(args):
@@ -122,20 +106,19 @@ def main(args):
         path = args.saved or args.output / "chat.keras"
         if args.talk:
             return talk(*kt.data.load_text_model(path), args)
-        train, valid, test = tasks.read_pairs(args, lambda limit: exchanges(args.language, limit))
+        train, valid, test = reading.read_pairs(args, lambda limit: exchanges(args.language, limit))
         args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             tokenizer = kt.data.train_tokenizer(train.sources + train.targets, args.vocabulary_size)
             data, model = [batches(pairs, tokenizer, args) for pairs in (train, valid)], build(tokenizer, args)
-            best = keras.callbacks.EarlyStopping("val_perplexity", mode="min", patience=5, restore_best_weights=True)
-            history = tasks.fit(model, *data, args, args.learning_rate, [best])
+            history = tasks.fit(model, *data, args, args.learning_rate, best=("val_perplexity", "min"))
             kt.inspect.plot_history(history, args.output / "chat.png")
             kt.data.save_text_model(model, tokenizer, path)
         model, tokenizer = kt.data.load_text_model(path)  # the file, also just after the training
         args.model = "transformer" if len(model.inputs) == 2 else "gpt"
         model.compile(loss=kt.training.MaskedCrossentropy(), weighted_metrics=[kt.training.Perplexity()])
         found = model.evaluate(batches(test, tokenizer, args), verbose=0, return_dict=True)["perplexity"]
-        floor = unigram_perplexity(train.targets, test.targets, tokenizer, args.max_tokens)
+        floor = unigram_perplexity(train.targets or test.targets, test.targets, tokenizer, args.max_tokens)
         print(f"\nperplexity {found:.1f} of {len(test):,} answers (by frequency alone: {floor:.1f})")
         shown = test[:: -(-len(test) // 5)]
         answers = answer(model, tokenizer, [said for said, _ in shown], args, args.seed)

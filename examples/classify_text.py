@@ -1,7 +1,8 @@
 """Train a BERT to tell texts apart, from nothing or from what it learnt of plain text, and score it on unseen ones.
 
     python examples/classify_text.py                        # in which language is a name, by Babel's tables
-    python examples/classify_text.py --from outputs/masked_lm.keras     # beside the same model without a past
+    python examples/classify_text.py --from outputs/masked_lm.keras     # beside the same model without a past, trained
+                                                                        # for --minutes as well
     python examples/classify_text.py --data texts.tsv       # your own: a text, a tab, its class
     python examples/classify_text.py --tfds ag_news_subset --columns description label      # features of a data set
     python examples/classify_text.py --saved outputs/text.keras --classify "Deutschland" "Norvège"
@@ -13,20 +14,24 @@ training early. Needs `pip install "keras-transformer-kit[examples]"` and a back
 import shlex
 import sys
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 2000, "layers": 3, "heads": 4, "hidden_dim": 128, "max_tokens": 64, "batch_size": 64}
 SIZES |= {"limit": 20_000, "dropout": 0.1, "learning_rate": 2e-3}
-LANGUAGES = "cs da de en es fi fr hu it nl pl pt sv tr".split()
 
 
 def parse_arguments(argv=None):
     parser = tasks.options(__doc__, minutes=2.0, **SIZES)
-    parser.add_argument("--columns", metavar="NAME", nargs=2, default=("text", "label"), help="of --tfds; text label")
+    of_tfds = "the features of --tfds that are read; default: text label"
+    parser.add_argument("--columns", metavar="NAME", nargs=2, default=("text", "label"), help=of_tfds)
+    parser.add_argument("--freeze", metavar="N", type=int, help="train only the top N blocks of --from, and the head")
     parser.add_argument("--classify", metavar="TEXT", nargs="+", help="classify these by --saved, and leave")
     args = tasks.parse_with_rows(parser, argv, "two columns, of a text and its class, with a tab between them")
     if args.classify and not args.saved:
         parser.error("--classify needs --saved")
+    if args.freeze is not None and not args.pretrained:
+        parser.error("--freeze needs --from")
     return args
 
 
@@ -44,6 +49,7 @@ from sklearn.pipeline import make_pipeline
 
 import encoder
 import keras_transformer as kt
+from names import names_by_language
 
 
 def read_rows(path):
@@ -56,23 +62,6 @@ def row_of_data_set(text, label):
     return (text.decode(), str(label)) if text.strip() else None
 
 
-def names_by_language(limit):
-    """(name, language): of territories, languages, scripts, currencies and cities, where one language alone has it."""
-    from babel import Locale
-
-    found = {}
-    for language in LANGUAGES:
-        locale = Locale(language)
-        tables = (locale.territories, locale.languages, locale.scripts, locale.currencies)
-        names = {name for table in tables for name in table.values()}
-        names |= {zone["city"] for zone in locale.time_zones.values() if "city" in zone}
-        for name in names:
-            found.setdefault(name, []).append(language)
-    rows = [(name, languages[0]) for name, languages in sorted(found.items()) if len(languages) == 1]
-    print(f"{len(found) - len(rows):,} of {len(found):,} names are those of several languages: left out")
-    return sorted(rows, key=lambda row: tasks.same(row[0]))[:limit]
-
-
 def numbers(rows, classes):
     """The number of each row's class; unknown ones are refused."""
     if unknown := sorted({name for _, name in rows} - {*classes}):
@@ -83,18 +72,22 @@ def numbers(rows, classes):
 def train(train_rows, valid_rows, path, args):
     """Train and write a model; returns one of its kind that has not been pretrained, if it has."""
     classes = sorted({name for _, name in train_rows})
+    if len(classes) < 2:
+        raise ValueError(f"there is one class alone, {classes[0]!r}: nothing to tell apart")
     backbone, tokenizer = encoder.start([text for text, _ in train_rows], args)
-    model = kt.models.with_head(backbone, "sequence_classification", num_classes=len(classes))
+    options = {"num_classes": len(classes), "dropout": args.dropout}
+    model = kt.models.with_head(backbone, "sequence_classification", **options)
     data, valid = (
         [encoder.encode([text for text, _ in rows], tokenizer, args), numbers(rows, classes)]
         for rows in (train_rows, valid_rows)
     )
     twin = keras.models.clone_model(model) if args.pretrained else None  # with weights of its own, all new
+    if args.freeze is not None:
+        print("frozen:", *kt.training.freeze(model, all_but_top=args.freeze))
     for trained in (twin, model) if twin else (model,):
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        best = keras.callbacks.EarlyStopping("val_accuracy", mode="max", patience=8, restore_best_weights=True)
-        options = {"loss": loss, "metrics": ["accuracy"]}
-        history = tasks.fit(trained, data, tuple(valid), args, args.learning_rate, [best], **options)
+        options = {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "metrics": ["accuracy"]}
+        best = ("val_accuracy", "max")
+        history = tasks.fit(trained, data, tuple(valid), args, args.learning_rate, best, **options)
     kt.inspect.plot_history(history, path.with_suffix(".history.png"))
     encoder.save(model, tokenizer, path, classes=classes)
     return twin
@@ -111,12 +104,13 @@ def main(args):
         path, twin = args.saved or args.output / "text.keras", None
         if not args.classify:
             sources = (read_rows, args.columns, row_of_data_set, names_by_language)
-            parts = tasks.read_parts(args, *sources, key=lambda row: row[0])
+            parts = reading.read_parts(args, *sources, key=lambda row: row[0])
             args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
+            numbers(parts[2], sorted({name for _, name in parts[0]}))  # refused before the training, not after it
             twin = train(*parts[:2], path, args)
         model, tokenizer = encoder.load(path, args, "sequence_classification")  # the file, also just after the training
-        classes = encoder.settings(path)["classes"]
+        classes = reading.settings(path)["classes"]
         if args.classify:
             return print(*classify(model, tokenizer, classes, args.classify, args), sep="\n")
         texts, labels = zip(*parts[2])
@@ -124,7 +118,7 @@ def main(args):
         found = classify(model, tokenizer, classes, texts, args)
         print(classification_report(labels, found, zero_division=0))
         pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
-        for name, rival in (
+        for name, rival in () if not parts[0] else (
             ("most frequent class", DummyClassifier()),
             ("logistic regression", make_pipeline(pieces, LogisticRegression(C=10, max_iter=500))),
         ):

@@ -1,12 +1,12 @@
 """What the scripts share that train a BERT: the model and its vocabulary, rows of ids as its inputs, words, classes."""
 
-import json
 import re
 
 import keras
 import numpy as np
 
 import keras_transformer as kt
+import reading
 
 WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -115,9 +115,4 @@ class NoisyBatches(keras.utils.PyDataset):
 def save(model, tokenizer, path, **settings):
     """Write the model, its tokenizer, and what else has to be known to use it, such as the names of its classes."""
     kt.data.save_text_model(model, tokenizer, path)
-    path.with_suffix(".settings.json").write_text(json.dumps(settings), encoding="utf-8")
-
-
-def settings(path):
-    """What else has been written of a saved model."""
-    return json.loads(path.with_suffix(".settings.json").read_text(encoding="utf-8"))
+    reading.write_settings(path, **settings)

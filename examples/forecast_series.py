@@ -3,7 +3,8 @@
     python examples/forecast_series.py                                # sunspots by the year, from statsmodels
     python examples/forecast_series.py --series co2 --model encoder   # CO2 on Mauna Loa by the month
     python examples/forecast_series.py --data sales.csv --column amount --season 12
-    python examples/forecast_series.py --saved outputs/forecast.keras
+    python examples/forecast_series.py --saved outputs/forecast.keras             # score it
+    python examples/forecast_series.py --saved outputs/forecast.keras --ahead     # what comes behind the series
 
 The model reads vectors in place of tokens, and says by how much the value of a season before will be wrong: nine
 quantiles for each step. `decoder` learns that at every place of a window, `encoder` at its end. The error is MASE: 1 is
@@ -18,20 +19,24 @@ from pathlib import Path
 import series
 import tasks
 
-SIZES = {"context_seasons": 3, "batch_size": 32, "layers": 2, "heads": 4, "hidden_dim": 32}
+SIZES = {"context_seasons": (3, "seasons that the model reads"), "batch_size": 32, "layers": 2, "heads": 4}
 QUANTILES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def parse_arguments(argv=None):
-    parser = tasks.options(__doc__, minutes=1.0, **SIZES, dropout=0.1, learning_rate=1e-3)
+    parser = tasks.options(__doc__, minutes=1.0, **SIZES, hidden_dim=32, dropout=0.1, learning_rate=1e-3)
     parser.add_argument("--model", choices=("decoder", "encoder"), default="decoder", help="default: decoder")
     parser.add_argument("--series", choices=series.SEASONS, default="sunspots", help="default: sunspots")
-    parser.add_argument("--data", metavar="FILE.csv", type=Path, help="your own series, oldest value first")
+    parser.add_argument("--data", metavar="FILE.csv", type=Path, help="names of columns, then rows, the oldest first")
     parser.add_argument("--column", metavar="NAME", help="of --data; default: the last one")
-    parser.add_argument("--season", type=int, metavar="N", help="steps of a season, all of which are forecast")
+    season = "steps of a season, all of which are forecast: 12 for months, 7 for days, 24 for hours, ..."
+    parser.add_argument("--season", type=tasks.number(int), metavar="N", help=season)
+    parser.add_argument("--ahead", action="store_true", help="forecast what comes behind, by --saved, and leave")
     args = parser.parse_args(argv)
     if args.data and not args.season:
         parser.error("--data needs --season: 12 for months, 7 for days, 24 for hours, ...")
+    if args.ahead and not args.saved:
+        parser.error("--ahead needs --saved")
     args.season = args.season or series.SEASONS[args.series]
     return args
 
@@ -72,14 +77,13 @@ def build(args):
 def train(train_windows, valid_windows, path, args):
     known, wanted = train_windows
     last = np.zeros(valid_windows[1].shape[:2], "float32")
-    last[:, -1] = 1  # only what comes behind a window: the rest of it has been trained on
+    last[:, -1] = last.shape[1]  # only what comes behind a window, the rest of which has been trained on; as a mean
     if args.model == "encoder":  # which sees all, so that nothing but that is left to forecast
-        wanted, valid_windows, last = wanted[:, -1:], (valid_windows[0], valid_windows[1][:, -1:]), last[:, -1:]
+        wanted, valid_windows, last = wanted[:, -1:], (valid_windows[0], valid_windows[1][:, -1:]), None
     repeats = [0] * max(1, 64 * args.batch_size // len(known))  # a short series several times in an epoch
     data = [np.concatenate([part for _ in repeats]) for part in (known, wanted)]
-    best = keras.callbacks.EarlyStopping("val_loss", mode="min", patience=8, restore_best_weights=True)
-    model = build(args)
-    history = tasks.fit(model, data, (*valid_windows, last), args, args.learning_rate, [best], loss=pinball)
+    model, valid = build(args), (*valid_windows, *([] if last is None else [last]))
+    history = tasks.fit(model, data, valid, args, args.learning_rate, ("val_loss", "min"), loss=pinball)
     kt.inspect.plot_history(history, path.with_suffix(".history.png"))
     model.save(path)
 
@@ -98,14 +102,26 @@ def plot(values, forecast, path):
     figure.savefig(path, dpi=120)
 
 
+def print_ahead(model, values, scale, args):
+    """The next season: for each step what is expected, and between which values it lies in 8 of 10 cases."""
+    known = series.last_window(values, args.season, args.context_seasons, scale)
+    found = np.sort(model.predict(known, verbose=0)[0, -1], axis=-1)
+    found = values[-args.season :, None] + scale * found[:, [0, QUANTILES.index(0.5), -1]]
+    print("step  expected  80 % between")
+    for step, (low, middle, high) in enumerate(found, 1):
+        print(f"{step:4}  {middle:8.4g}  {low:.4g} and {high:.4g}")
+
+
 def main(args):
     keras.utils.set_random_seed(args.seed)
     with tasks.one_line_errors():
         values = series.read_csv(args.data, args.column) if args.data else series.PACKAGED[args.series]()
         (train_windows, valid_windows, (known, wanted)), scale = series.split(values, args.season, args.context_seasons)
         print(f"{len(values):,} values; {len(train_windows[0]):,} windows to train on, {len(known):,} to test")
-        args.output.mkdir(parents=True, exist_ok=True)
         path = args.saved or args.output / "forecast.keras"
+        if args.ahead:
+            return print_ahead(keras.models.load_model(path, compile=False), values, scale, args)
+        args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             train(train_windows, valid_windows, path, args)
         model = keras.models.load_model(path, compile=False)  # the file, also just after the training

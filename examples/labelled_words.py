@@ -10,7 +10,7 @@ import re
 import tokenize
 from typing import NamedTuple
 
-import tasks
+import reading
 from encoder import WORD
 
 KINDS = {tokenize.NAME: "NAME", tokenize.NUMBER: "NUMBER", tokenize.STRING: "STRING", tokenize.COMMENT: "COMMENT"}
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 def read_conll(path):
     """The rows of a CoNLL file; a line without a word and a label is refused by its number."""
     rows, row = [], Row([], [], [])
-    for number, line in enumerate([*tasks.read_text(path).split("\n"), ""], 1):
+    for number, line in enumerate([*reading.read_text(path).split("\n"), ""], 1):
         cells = line.rstrip("\r").split("\t") if "\t" in line else line.split()
         if not line.strip() or cells[0] == "-DOCSTART-":
             rows, row = rows + [row] if row.words else rows, Row([], [], [])
@@ -47,7 +47,7 @@ def read_conll(path):
 
 def row_of_data_set(name, feature):
     """A function that makes a row of two features of a data set of TensorFlow Datasets: words, and their classes."""
-    names = tasks.tfds_classes(name, feature) if name else []
+    names = reading.tfds_classes(name, feature) if name else []
 
     def row(words, classes):
         return Row([word.decode() for word in words], [names[i] for i in classes], [name for _ in words])
@@ -66,7 +66,7 @@ def check_labels(rows, known):
 def read_statements(limit, longest=40):
     """Rows of Python's standard library; statements of more than `longest` words are left out, and counted."""
     rows, too_long = [], 0
-    for path in tasks.python_files():
+    for path in reading.python_files():
         found = list(statements(path))
         kept = [row for row in found if len(row.words) <= longest]
         rows, too_long = rows + kept, too_long + len(found) - len(kept)

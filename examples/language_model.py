@@ -18,10 +18,12 @@ import shlex
 import sys
 from pathlib import Path
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 2000, "length": 128, "batch_size": 16, "layers": 4, "heads": 4, "hidden_dim": 192}
-SIZES |= {"limit": 4_000_000, "learning_rate": 3e-3, "temperature": 0.7}
+SIZES |= {"limit": (4_000_000, "most characters to train on"), "learning_rate": 3e-3}
+SIZES |= {"temperature": (0.7, "of the sample: below 1 safer, above 1 wilder")}
 
 
 def parse_arguments(argv=None):
@@ -51,24 +53,21 @@ import keras_transformer as kt
 
 
 def read_texts(args):
-    """(train, valid, test), lists of texts: whole files where there are several, else beginning, middle and end."""
+    """(train, valid, test), lists of texts: whole ones where there are several, else beginning, middle and end."""
     if args.test:
-        return tuple([tasks.read_text(path)] for path in (args.data, args.valid, args.test))
+        return tuple([reading.read_text(path)] for path in (args.data, args.valid, args.test))
     if args.data and args.data.is_file():
-        lines = tasks.read_text(args.data).splitlines(keepends=True)
-        first, second = (int(len(lines) * share) for share in (0.9, 0.95))
-        parts = ["".join(part) for part in (lines[:first], lines[first:second], lines[second:])]
-        if not all(map(str.strip, parts)):
-            raise ValueError(f"{args.data} has {len(lines)} lines, too few to hold some out: give --valid and --test")
-        return tuple([part] for part in parts)
+        return reading.in_three(reading.read_text(args.data), args.data)
     if args.data and not args.data.is_dir():
         raise ValueError(f"{args.data} is neither a file nor a folder")
     if args.tfds:
-        texts = [text.decode() for (text,) in tasks.tfds_rows(args.tfds, "text")]
+        texts = [text.decode() for (text,) in reading.tfds_rows(args.tfds, "text")]
+        if len(texts) == 1:
+            return reading.in_three(*texts, args.tfds)
     else:
-        files = sorted(args.data.rglob(args.pattern)) if args.data else tasks.python_files()
-        texts = [text for _, text in tasks.read_all(files)]
-    return tasks.split(texts, key=str, valid=0.02, test=0.02)
+        files = sorted(args.data.rglob(args.pattern)) if args.data else reading.python_files()
+        texts = [text for _, text in reading.read_all(files)]
+    return reading.split(texts, key=str, valid=0.02, test=0.02)
 
 
 def encode(texts, tokenizer):
@@ -89,18 +88,18 @@ def build(tokenizer, args):
 
 
 def train(texts, valid, args):
-    kept = "".join(texts)[: args.limit]
-    tokenizer = kt.data.train_tokenizer(kept.splitlines(keepends=True), args.vocabulary_size)
+    tokenizer = kt.data.train_tokenizer("".join(texts).splitlines(keepends=True), args.vocabulary_size)
 
-    def batches(ids):
+    def batches(ids, **options):
         rows = [ids[i : i + args.length + 1] for i in range(0, len(ids) - 1, args.length)]  # they share a token
-        return kt.objectives.Batches(rows, kt.objectives.CausalLM(seed=args.seed), args.batch_size, args.length)
+        objective = kt.objectives.CausalLM(seed=args.seed)
+        return kt.objectives.Batches(rows, objective, args.batch_size, args.length, **options)
 
-    ids = encode([kept], tokenizer)
-    print(f"{len(kept):,} characters, {len(ids):,} tokens, {tokenizer.vocabulary_size:,} different")
+    ids = encode(texts, tokenizer)
+    print(f"{sum(map(len, texts)):,} characters, {len(ids):,} tokens, {tokenizer.vocabulary_size:,} different")
     model = build(tokenizer, args)
-    valid_ids = encode(valid, tokenizer)[: 64 * args.length]
-    history = tasks.fit(model, batches(ids), batches(valid_ids), args, args.learning_rate)
+    valid_data = batches(encode(valid, tokenizer)[: 64 * args.length], again=False)
+    history = tasks.fit(model, batches(ids), valid_data, args, args.learning_rate)
     kt.inspect.plot_history(history, args.output / "language_model.png")
     kt.data.save_text_model(model, tokenizer, args.output / "language_model.keras")
 
@@ -127,6 +126,7 @@ def main(args):
     keras.utils.set_random_seed(args.seed)
     with tasks.one_line_errors():
         train_texts, valid, test = read_texts(args)
+        train_texts = reading.cut(train_texts, args.limit)
         args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             train(train_texts, valid, args)
@@ -135,7 +135,7 @@ def main(args):
         text = "".join(test)
         ids = tokenizer.encode(args.prompt or text.lstrip().partition("\n")[0])[0][: args.length // 2]
         ours = bits_per_character(model, encode(test, tokenizer), len(text), args)
-        xz = xz_bits_per_character("".join(train_texts)[: args.limit], text)
+        xz = xz_bits_per_character("".join(train_texts), text)
         print(f"\n{len(text):,} characters held out: {ours:.3f} bits per character (xz: {xz:.3f})\n")
         options = {"temperature": args.temperature, "top_p": 0.95, "seed": args.seed, "stop_token_id": []}
         sample = kt.generate(model, [ids], args.length - len(ids), **options)

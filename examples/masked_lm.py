@@ -3,7 +3,7 @@
     python examples/masked_lm.py                                    # docstrings of installed packages
     python examples/masked_lm.py --data novel.txt --minutes 10      # a file, or a folder of files *.txt
     python examples/masked_lm.py --data train.txt --valid valid.txt --test test.txt
-    python examples/masked_lm.py --tfds imdb_reviews                # a data set with a feature `text`
+    python examples/masked_lm.py --tfds imdb_reviews                # with a feature `text`
     python examples/masked_lm.py --saved outputs/masked_lm.keras --fill "Return the ___ of a list."
 
 What it has learnt is of use to `classify_text.py` and others: `--from outputs/masked_lm.keras`. The floor of the hidden
@@ -15,6 +15,7 @@ import re
 import shlex
 import sys
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 4000, "layers": 3, "heads": 4, "hidden_dim": 128, "max_tokens": 64, "batch_size": 32}
@@ -43,16 +44,6 @@ import keras_transformer as kt
 from docstrings import find_texts
 
 
-def read_documents(path):
-    """The documents of a file or a folder: what stands between empty lines or, where these are rare, the lines."""
-    texts = [text for _, text in tasks.read_all(sorted(path.rglob("*.txt")))] if path.is_dir() else []
-    found = []
-    for text in texts or [tasks.read_text(path)]:
-        blocks, lines = re.split(r"\n\s*\n", text), text.splitlines()
-        found += blocks if 20 * len(blocks) > len(lines) else lines
-    return [" ".join(text.split()) for text in found if text.strip()]
-
-
 class MaskedPairs(keras.utils.PyDataset):
     """Batches of pairs of sentences with hidden tokens; with `again` other pairs and tokens in every epoch."""
 
@@ -60,13 +51,15 @@ class MaskedPairs(keras.utils.PyDataset):
         super().__init__()
         sentences = [tokenizer.encode(re.split(r"(?<=[.!?;:])\s+", text)) for text in texts]
         self.documents = [text for text in sentences if len(text) > 1]
+        print(f"{len(texts) - len(self.documents):,} of {len(texts):,} documents are one sentence: of no use", end="; ")
+        if len(self.documents) < 2:
+            raise ValueError("two documents of several sentences are needed, with an empty line between them")
         self.special = (tokenizer.start_token_id, tokenizer.stop_token_id)
         mask = tokenizer.extra_token_ids[0]
         self.objective = kt.objectives.MaskedLM(tokenizer.vocabulary_size, mask, self.special, seed=args.seed)
         self.args, self.again, self.epoch = args, again, -1
         self.draw()
         cut = sum(len(pair.token_ids) == args.max_tokens for pair in self.pairs)
-        print(f"{len(texts) - len(self.documents):,} of {len(texts):,} documents are one sentence: of no use", end="; ")
         print(f"{cut:,} of {len(self.pairs):,} pairs have {args.max_tokens} tokens or more, and are cut")
 
     def draw(self):
@@ -106,7 +99,9 @@ def fill(model, tokenizer, text, args):
     """The text with what the model puts in its holes, a token for each."""
     mask, parts = tokenizer.extra_token_ids[0], tokenizer.encode([part.strip() for part in text.split(HOLE)])
     ids = [tokenizer.start_token_id, *parts[0], *(i for part in parts[1:] for i in [mask, *part])]
-    ids = [*ids[: args.max_tokens - 1], tokenizer.stop_token_id]
+    if len(ids) >= args.max_tokens:
+        raise ValueError(f"{len(ids) - 1} tokens are more than {args.max_tokens - 2}: {text[:60]!r} ...")
+    ids = [*ids, tokenizer.stop_token_id]
     holes, inputs = [i for i, x in enumerate(ids) if x == mask], encoder.inputs([ids], tokenizer, args.max_tokens)
     inputs["masked_positions"] = np.asarray([holes or [-1]], "int32")
     for place, logits in zip(holes, model.predict(inputs, verbose=0)["masked_lm"][0]):
@@ -121,25 +116,25 @@ def main(args):
         if args.fill:
             model, tokenizer = encoder.load(path, args, "pretraining")
             return print(*(fill(model, tokenizer, text, args) for text in args.fill), sep="\n")
-        parts = tasks.read_parts(args, read_documents, ["text"], bytes.decode, find_texts, str, 0.05, 0.05)
+        parts = reading.read_parts(args, reading.read_documents, ["text"], bytes.decode, find_texts, str, 0.05, 0.05)
         args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             backbone, tokenizer = encoder.start(parts[0], args)
             model = kt.models.with_head(backbone, "pretraining", masked_positions=True)
-            data = [MaskedPairs(texts, tokenizer, args, again) for texts, again in zip(parts, (True, False))]
-            history = tasks.fit(model, *data, args, args.learning_rate, **scored())
+            data = [MaskedPairs(texts, tokenizer, args, again) for texts, again in zip(parts, (True, False, False))]
+            history = tasks.fit(model, *data[:2], args, args.learning_rate, **scored())
             kt.inspect.plot_history(history, args.output / "masked_lm.png")
-            kt.data.save_text_model(model, tokenizer, path)
+            encoder.save(model, tokenizer, path, read=[reading.same(text) for text in parts[0]])
         model, tokenizer = encoder.load(path, args, "pretraining")  # the file, also just after the training
         data = MaskedPairs(parts[2], tokenizer, args)
         model.compile(**scored())
         found = model.evaluate(data, verbose=0, return_dict=True)
         hidden = [y["masked_lm"][weights["masked_lm"] > 0] for _, y, weights in (data[i] for i in range(len(data)))]
-        known = np.bincount([token_id for text in tokenizer.encode(parts[0]) for token_id in text])
+        known = np.bincount([token_id for text in tokenizer.encode(parts[0] or parts[2]) for token_id in text])
         count, floor = sum(map(len, hidden)), np.mean(np.concatenate(hidden) == known.argmax())
         print(f"\naccuracy {found['masked_lm_accuracy']:.4f} of {count:,} hidden tokens (most frequent: {floor:.4f})")
         print(f"accuracy {found['next_sentence_accuracy']:.4f} of {len(data.pairs):,} pairs (guessed: 0.5)")
-        for words in [text.split()[:20] for text in parts[2][:3]]:
+        for words in [text.split()[: args.max_tokens // 5] for text in parts[2][:3]]:
             words[len(words) // 2] = HOLE
             print(f"\n  hidden    {' '.join(words)}\n  restored  {fill(model, tokenizer, ' '.join(words), args)}")
     print(f"\nwritten: {path}\nagain:", shlex.join([sys.executable, *sys.argv, "--saved", str(path)]))

@@ -5,13 +5,15 @@ import math
 
 import numpy as np
 
-import tasks
+import reading
 
 
 def read_csv(path, column=None):
     """A column of a CSV file with a header, float64 (n,), by default the last; what is no number is refused."""
-    rows = csv.DictReader(tasks.read_text(path).splitlines())
+    rows = csv.DictReader(reading.read_text(path).lstrip().splitlines())
     column = column or rows.fieldnames[-1]
+    if column.strip().replace(".", "").isdecimal():
+        raise ValueError(f"{path}: the first line must name the columns. Received: {rows.fieldnames}")
     if column not in rows.fieldnames:
         raise ValueError(f"{path} has no column {column!r}. It has: {rows.fieldnames}")
     values = []
@@ -57,6 +59,12 @@ def windows(values, season, context, scale):
     known = np.stack([of_kind[places] for of_kind in known], axis=-1)
     steps = places[..., None] + np.arange(1, season + 1)
     return (known / scale).astype("float32"), ((values[steps] - values[steps - season]) / scale).astype("float32")
+
+
+def last_window(values, season, context_seasons, scale):
+    """What is known at the end of the series, (1, context, 3)."""
+    longer = np.concatenate([values, np.zeros(season)])  # what would come, of which nothing is read
+    return windows(longer[-(context_seasons + 2) * season :], season, context_seasons * season, scale)[0]
 
 
 def split(values, season, context_seasons):

@@ -15,16 +15,17 @@ import shlex
 import sys
 from pathlib import Path
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 4000, "layers": 2, "heads": 4, "hidden_dim": 128, "max_tokens": 64, "batch_size": 64}
-SIZES |= {"limit": 20_000, "dropout": 0.1, "learning_rate": 2e-3, "temperature": 0.05}
+SIZES |= {"limit": 20_000, "dropout": 0.1, "learning_rate": 2e-3}
+SIZES |= {"temperature": (0.05, "of the loss: the lower, the more the hardest of the others count")}
 
 
 def parse_arguments(argv=None):
     parser = tasks.options(__doc__, minutes=5.0, **SIZES)
-    pretrained = "a model of masked_lm.py, to go on from instead of from nothing"
-    parser.add_argument("--from", dest="pretrained", metavar="FILE.keras", type=Path, help=pretrained)
+    tasks.add_from(parser)
     parser.add_argument("--search", metavar="TEXT", help="show the lines of --lines that are nearest, by --saved")
     parser.add_argument("--duplicates", action="store_true", help="show the lines of --lines that are most alike")
     parser.add_argument("--lines", metavar="FILE", type=Path, help="what to search")
@@ -74,9 +75,8 @@ def train(train_pairs, valid_pairs, path, args):
     backbone, tokenizer = encoder.start(train_pairs.sources + train_pairs.targets, args)
     model = kt.models.with_head(backbone, "sentence_embedding")
     data, valid = (Pairs(pairs, tokenizer, args) for pairs in (train_pairs, valid_pairs))
-    best = keras.callbacks.EarlyStopping("val_loss", 0, 10, mode="min", restore_best_weights=True)
     loss = kt.training.ContrastiveLoss(args.temperature)
-    history = tasks.fit(model, data, valid, args, args.learning_rate, [best], loss=loss)
+    history = tasks.fit(model, data, valid, args, args.learning_rate, ("val_loss", "min"), loss=loss)
     kt.inspect.plot_history(history, path.with_suffix(".png"))
     kt.data.save_text_model(model, tokenizer, path)
 
@@ -95,16 +95,18 @@ def hits(sources, targets, texts):
 def look_through_lines(path, args):
     """Print the five lines that are nearest to what is searched for, or the five pairs that are most alike."""
     model, tokenizer = encoder.load(path, args, "sentence_embedding")
-    lines = [line for line in tasks.read_text(args.lines).splitlines() if line.strip()]
+    lines = [line for line in reading.read_text(args.lines).splitlines() if line.strip()]
     if args.search:
         found = embed(model, tokenizer, [args.search, *lines], args)
         cosines = found[1:] @ found[0]
         print(*(f"{cosines[i]:.3f}  {lines[i]}" for i in np.argsort(-cosines)[:5]), sep="\n")
     if args.duplicates:
-        found = embed(model, tokenizer, lines, args)
-        cosines = np.triu(found @ found.T, 1) - np.tri(len(lines))  # each pair once
-        pairs = [divmod(int(i), len(lines)) for i in np.argsort(-cosines, None)[:5]]
-        print(*(f"{cosines[i, j]:.3f}  {lines[i]}\n       {lines[j]}" for i, j in pairs if j > i), sep="\n")
+        found, pairs = embed(model, tokenizer, lines, args), []
+        for i in range(len(lines) - 1):  # each pair once, line by line: all at once may be more than there is memory
+            cosines = found[i + 1 :] @ found[i]
+            pairs += [(cosines[j], i, i + 1 + j) for j in np.argsort(-cosines)[:5]]
+            pairs = sorted(pairs, reverse=True)[:5]
+        print(*(f"{cosine:.3f}  {lines[i]}\n       {lines[j]}" for cosine, i, j in pairs), sep="\n")
 
 
 def main(args):
@@ -113,14 +115,15 @@ def main(args):
         path = args.saved or args.output / "sentences.keras"
         if args.search or args.duplicates:
             return look_through_lines(path, args)
-        train_pairs, valid_pairs, test_pairs = tasks.read_pairs(args, find_docstrings)
+        train_pairs, valid_pairs, test_pairs = reading.read_pairs(args, find_docstrings)
         args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             train(train_pairs, valid_pairs, path, args)
         model, tokenizer = encoder.load(path, args, "sentence_embedding")  # the file, also just after the training
         sides = test_pairs.sources, test_pairs.targets
         sources, targets = (embed(model, tokenizer, texts, args) for texts in sides)
-    words = TfidfVectorizer(sublinear_tf=True).fit(train_pairs.sources + train_pairs.targets)
+    known = train_pairs if train_pairs else test_pairs
+    words = TfidfVectorizer(sublinear_tf=True).fit(known.sources + known.targets)
     by_words = [words.transform(texts) for texts in sides]
     print(f"\nright at first, of {len(test_pairs):,} texts: {hits(sources, targets, sides[1]):.4f}", end=" ")
     print(f"(by words in common: {hits(*by_words, sides[1]):.4f})")

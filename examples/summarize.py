@@ -3,16 +3,18 @@
     python examples/summarize.py                            # docstrings of installed packages: body -> first line
     python examples/summarize.py --tsv train.tsv --valid valid.tsv --test test.tsv --minutes 10 --model t5
     python examples/summarize.py --tsv all.tsv --columns 0 2     # columns of the long and the short text, from 0
-    python examples/summarize.py --tfds xsum
+    python examples/summarize.py --tfds cnn_dailymail
     python examples/summarize.py --saved outputs/summarizer.keras --summarize "A long text. It says a lot."
 
-ROUGE stands beside that of the lead, the first words of the text. Ctrl-C ends the training early, once each part.
+ROUGE stands beside that of the lead, the first words of the text. It knows words of the letters a to z alone, and cuts
+English endings off; where texts have other letters, words are of any, as they are. Ctrl-C ends each part of training.
 Needs `pip install "keras-transformer-kit[examples]"` and a backend.
 """
 
 import shlex
 import sys
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 4000, "layers": 2, "heads": 4, "hidden_dim": 128, "max_tokens": 192, "batch_tokens": 2048}
@@ -22,12 +24,15 @@ SPANS = 40  # sentinels of T5's span corruption
 
 
 def parse_arguments(argv=None):
-    parser = tasks.options(__doc__, minutes=5.0, **SIZES, dropout=0.1, learning_rate=2e-3, pretrain=0.4)
+    share = (0.4, "share of --minutes that goes into restoring damaged texts, 0 to below 1")
+    parser = tasks.options(__doc__, minutes=5.0, **SIZES, dropout=0.1, learning_rate=2e-3, pretrain=share)
     parser.add_argument("--model", choices=("bart", "t5"), default="bart", help="what to train; default: bart")
     parser.add_argument("--summarize", metavar="TEXT", nargs="+", help="shorten these with --saved, and leave")
     args = tasks.parse_with_pairs(parser, argv)
     if args.summarize and not args.saved:
         parser.error("--summarize needs --saved")
+    if args.pretrain >= 1:
+        parser.error("--pretrain must be below 1")
     return args
 
 
@@ -37,10 +42,10 @@ if __name__ == "__main__":
 
 import keras
 import numpy as np
-from rouge_score.rouge_scorer import RougeScorer
 
 import keras_transformer as kt
 from docstrings import find_docstrings
+from rouge import rouge
 
 
 def build(tokenizer, args):
@@ -53,7 +58,7 @@ def build(tokenizer, args):
     return kt.models.bart(None, **sizes, max_sequence_length=room, norm_placement="pre")
 
 
-def damaged(texts, tokenizer, args):
+def damaged(texts, tokenizer, args, again=True):
     """Batches to pretrain on: the texts in one stream, cut into rows, and damaged as the family's authors do it."""
     row, ids = args.max_tokens // 3, [token_id for text in tokenizer.encode(texts) for token_id in text]
     rows = [ids[i : i + row] for i in range(0, len(ids), row)]
@@ -62,8 +67,7 @@ def damaged(texts, tokenizer, args):
         objective = kt.objectives.SpanCorruption(extra, **special, seed=args.seed)
     else:
         objective = kt.objectives.Denoising(extra[0], **special, seed=args.seed)
-    length = {"encoder_token_ids": 2 * row, "decoder_token_ids": 2 * row}
-    return kt.objectives.Batches(rows, objective, max(1, args.batch_tokens // (2 * row)), length)
+    return kt.objectives.Batches(rows, objective, max(1, args.batch_tokens // (2 * row)), again=again)
 
 
 def encode(texts, tokenizer, args):
@@ -78,31 +82,27 @@ def train(train_pairs, valid_pairs, path, args):
     texts = train_pairs.sources + train_pairs.targets
     tokenizer = kt.data.train_tokenizer(texts, args.vocabulary_size, extra_tokens=SPANS)
     model = build(tokenizer, args)
-    print("\nrestoring damaged texts")
-    data = [damaged(pairs.sources, tokenizer, args) for pairs in (train_pairs, valid_pairs)]
-    tasks.fit(model, *data, args, args.learning_rate, share=args.pretrain)
+    if args.pretrain:
+        print("\nrestoring damaged texts")
+        parts = zip((train_pairs, valid_pairs), (True, False))
+        data = [damaged(pairs.sources, tokenizer, args, again) for pairs, again in parts]
+        tasks.fit(model, *data, args, args.learning_rate, share=args.pretrain)
 
     def pairs_of(pairs, buckets):
         sides = encode(pairs.sources, tokenizer, args), tokenizer.encode(pairs.targets)
         limits = {"max_length": (args.max_tokens, args.max_new_tokens), "overlong": "truncate"}
-        data = kt.data.BucketedPairs(*sides, batch_tokens=args.batch_tokens, buckets=buckets, **limits)
+        limits |= {"batch_tokens": args.batch_tokens, "seed": args.seed}
+        data = kt.data.BucketedPairs(*sides, buckets=buckets, **limits)
         print(f"{data.summary()}; {data.num_truncated:,} short texts have {args.max_new_tokens} tokens or more: cut")
         return data
 
     print("\nshortening texts")
-    best = keras.callbacks.EarlyStopping("val_perplexity", mode="min", patience=5, restore_best_weights=True)
     data = pairs_of(train_pairs, args.buckets)
     valid = pairs_of(valid_pairs, [shape[1:] for shape in data.shapes])  # no further shapes to compile
-    history = tasks.fit(model, data, valid, args, args.learning_rate / 2, [best], share=1 - args.pretrain)
+    told = {"best": ("val_perplexity", "min"), "share": 1 - args.pretrain}
+    history = tasks.fit(model, data, valid, args, args.learning_rate / 2, **told)
     kt.inspect.plot_history(history, args.output / "summarizer.history.png")
     kt.data.save_text_model(model, tokenizer, path)
-
-
-def rouge(predictions, references):
-    """Mean F of ROUGE-1, ROUGE-2 and ROUGE-L, times 100."""
-    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
-    scores = [scorer.score(reference, text) for reference, text in zip(references, predictions, strict=True)]
-    return "  ".join(f"{100 * np.mean([row[name].fmeasure for row in scores]):.2f}" for name in scores[0])
 
 
 def shorten(model, tokenizer, texts, args):
@@ -116,13 +116,13 @@ def main(args):
         path = args.saved or args.output / "summarizer.keras"
         if args.summarize:
             return print(*shorten(*kt.data.load_text_model(path), args.summarize, args), sep="\n")
-        train_pairs, valid_pairs, test_pairs = tasks.read_pairs(args, find_docstrings)
+        train_pairs, valid_pairs, test_pairs = reading.read_pairs(args, find_docstrings)
         args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             train(train_pairs, valid_pairs, path, args)
         model, tokenizer = kt.data.load_text_model(path)  # the file, also just after the training
         summaries = shorten(model, tokenizer, test_pairs.sources, args)
-    words = round(np.mean([len(text.split()) for text in train_pairs.targets]))
+    words = round(np.mean([len(text.split()) for text in train_pairs.targets or test_pairs.targets]))
     leads = [" ".join(text.split()[:words]) for text in test_pairs.sources]
     print(f"\nROUGE-1, -2, -L of {len(test_pairs):,} texts: {rouge(summaries, test_pairs.targets)}")
     print(f"of their first {words} words: {rouge(leads, test_pairs.targets)}")

@@ -18,6 +18,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import reading
 import tasks
 
 SIZES = {"vocabulary_size": 2000, "layers": 3, "heads": 4, "hidden_dim": 128, "max_tokens": 96, "batch_size": 32}
@@ -72,10 +73,9 @@ def train(train_rows, valid_rows, extra, classes, path, args):
     for rows, share in ((extra, 1 / 3), (train_rows, 2 / 3 if extra else 1)):
         if rows:
             data = encoder.NoisyBatches(*arrays(rows, tokenizer, classes, args), tokenizer, args)
-            best = keras.callbacks.EarlyStopping("val_accuracy", 0, 20, mode="max", restore_best_weights=True)
             metrics = [kt.training.TokenAccuracy(name="accuracy")]
             options = {"loss": kt.training.MaskedCrossentropy(), "weighted_metrics": metrics, "share": share}
-            history = tasks.fit(model, data, valid, args, args.learning_rate, [best], **options)
+            history = tasks.fit(model, data, valid, args, args.learning_rate, ("val_accuracy", "max"), **options)
     kt.inspect.plot_history(history, path.with_suffix(".png"))
     word = r"\S+" if args.data else encoder.WORD.pattern  # what a word is in these texts
     encoder.save(model, tokenizer, path, classes=classes, lowercase=args.lowercase, word=word)
@@ -89,13 +89,17 @@ def tag(model, tokenizer, classes, rows, args):
     return [labels + ["O"] * (len(row.words) - len(labels)) for row, labels in zip(rows, found)]
 
 
-def most_frequent(known, rows):
+def most_frequent(known, rows, lowercase):
     """For each word the label that it has most often, for new words that of all words."""
+
+    def read(word):
+        return word.lower() if lowercase else word
+
     counts, every = defaultdict(Counter), Counter(label for row in known for label in row.labels)
     for row in known:
         for word, label in zip(*row[:2]):
-            counts[word][label] += 1
-    return [[counts.get(word, every).most_common(1)[0][0] for word in row.words] for row in rows]
+            counts[read(word)][label] += 1
+    return [[counts.get(read(word), every).most_common(1)[0][0] for word in row.words] for row in rows]
 
 
 def shown(row, labels):
@@ -108,10 +112,10 @@ def main(args):
         path = args.saved or args.output / "tagger.keras"
         if not args.tag:
             sources = (read_conll, ["tokens", "ner"], row_of_data_set(args.tfds, "ner"), read_statements)
-            parts = tasks.read_parts(args, *sources, key=lambda row: row.text)
-            held_out = {tasks.same(row.text) for part in parts[1:] for row in part}
+            parts = reading.read_parts(args, *sources, key=lambda row: row.text)
+            held_out = {reading.same(row.text) for part in parts[1:] for row in part}
             extra = read_conll(args.extra) if args.extra else []
-            extra = [row for row in extra if tasks.same(row.text) not in held_out]
+            extra = [row for row in extra if reading.same(row.text) not in held_out]
             args.output.mkdir(parents=True, exist_ok=True)
         if not args.saved:
             ours = [part for part, file in zip(parts, (None, args.valid, args.test)) if not file]
@@ -120,15 +124,21 @@ def main(args):
                 check_labels(part, classes)
             train(*parts[:2], extra, classes, path, args)
         model, tokenizer = encoder.load(path, args, "token_classification")  # the file, also just after the training
-        classes, args.lowercase, word = encoder.settings(path).values()
+        classes, args.lowercase, word = map(reading.settings(path).get, ("classes", "lowercase", "word"))
         if args.tag:
             rows = [Row(words, classes[:1] * len(words), []) for words in (re.findall(word, x) for x in args.tag)]
             return print(*map(shown, rows, tag(model, tokenizer, classes, rows, args)), sep="\n")
         check_labels(parts[2], classes)
         labels, found = [row.labels for row in parts[2]], tag(model, tokenizer, classes, parts[2], args)
-    print(classification_report(labels, found, zero_division=0))
-    floor = f1_score(labels, most_frequent(parts[0], parts[2]))
-    print(f"entity F1 {f1_score(labels, found):.4f} of {len(labels):,} texts (most frequent labels: {floor:.4f})")
+        if not any(label != "O" for row in labels for label in row):
+            raise ValueError(f"{args.test or 'the part to test with'} has no entity to find: every label is O")
+    if any(label != "O" for row in found for label in row):
+        print(classification_report(labels, found, zero_division=0))
+    floor = ""
+    if parts[0]:
+        by_words = most_frequent(parts[0], parts[2], args.lowercase)
+        floor = f" (most frequent labels: {f1_score(labels, by_words, zero_division=0):.4f})"
+    print(f"entity F1 {f1_score(labels, found, zero_division=0):.4f} of {len(labels):,} texts{floor}")
     for row, ours in list(zip(parts[2], found))[:3]:
         print(f"\n  {shown(row, ours)}")
     print(f"\nwritten: {path}\nagain:", shlex.join([sys.executable, *sys.argv, "--saved", str(path)]))

@@ -17,6 +17,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import reading
 import tasks
 from families import FAMILIES, build
 
@@ -97,6 +98,9 @@ def read_texts(args):
             valid, test = valid or split_off[0], test or split_off[1]
             if not (valid and test):
                 raise ValueError(f"{args.tsv} has too few pairs to hold some out: give --valid and --test")
+        if train:
+            kept = reading.apart(train, valid, test, texts=lambda pair: pair)
+            train, valid, test = (kt.data.TextPairs(x, part.name) for x, part in zip(kept, (train, valid, test)))
         return train, valid, test, language
     from phrases import make_phrases, split_phrases
 

@@ -10,9 +10,11 @@ what was learnt. Needs `pip install "keras-transformer-kit[text]"` and a backend
 """
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
+import reading
 import tasks
 
 LENGTH, BATCH_SIZE, LEARNING_RATE = 256, 8, 2e-3
@@ -60,7 +62,7 @@ def build(vocabulary_size, hidden_dim=128, num_layers=3):
 def train(args):
     if args.model.suffix != ".keras":
         raise ValueError(f"{args.model} must end in .keras")
-    text = args.train.read_text(encoding="utf-8")
+    text = reading.read_text(args.train)
     tokenizer = kt.data.train_tokenizer(text.splitlines(keepends=True), 2000, args.level)
     token_ids = np.asarray(tokenizer.encode(text)[0], "int32")
     if len(token_ids) <= LENGTH:
@@ -98,14 +100,12 @@ def write(args):
 
 
 def main(args):
-    try:
+    keras.utils.set_random_seed(args.seed or 0)
+    with tasks.one_line_errors():
         if args.train:
             train(args)
-        write(args)
-    except KeyboardInterrupt:
-        print()  # the text ends here
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"error: {error}")
+        with contextlib.suppress(KeyboardInterrupt):
+            write(args)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Objective(abc.ABC):
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches of an objective for `fit`, drawn anew in every epoch.
+    """Batches of an objective for `fit`, drawn anew in every epoch, or for `evaluate`, the same each time.
 
     All have one shape, so that nothing is compiled twice; the last one is filled up with rows of weight 0.
 
@@ -87,6 +87,7 @@ class Batches(keras.utils.PyDataset):
         length: T, or a dict of it by the name of the input; a longer example is an error. None: as long as an example
             may become.
         shuffle: whether the rows come in another order in every epoch.
+        again: whether an epoch is drawn anew; False for what is compared from one epoch to the next.
 
     Example:
 
@@ -96,10 +97,11 @@ class Batches(keras.utils.PyDataset):
     ([[5, 6, 0], [8, 0, 0]], [[6, 7, 0], [9, 0, 0]])
     """
 
-    def __init__(self, rows, objective, batch_size=32, length=None, shuffle=True):
+    def __init__(self, rows, objective, batch_size=32, length=None, shuffle=True, again=True):
         super().__init__()
         check_size(batch_size=batch_size)
         self.rows, self.objective, self.batch_size, self.shuffle = list(rows), objective, batch_size, shuffle
+        self.again = again
         if not self.rows:
             raise ValueError("`rows` must hold at least one row. Received none.")
         self.epoch, self._num_read = 0, 0
@@ -135,7 +137,7 @@ class Batches(keras.utils.PyDataset):
         `fit` looks at a batch or two and reports the end of an epoch before its first one: that is not an epoch, unless
         there are no more.
         """
-        if self._num_read >= len(self):
+        if self.again and self._num_read >= len(self):
             self.epoch += 1
         self._num_read = 0
 

@@ -13,6 +13,7 @@ from keras_transformer.convert.pretrained import family_of
 from keras_transformer.models.sizes import sizes_of
 from tests.convert import zoo
 
+
 def told(config):
     """All that the builder is told of a config, what it has by default included; None where sizes are missing."""
     family, builder = family_of(config)

@@ -122,7 +122,7 @@ def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, 
     files = [write_tsv(tmp_path / name, rows) for name, rows in zip("abc", (ROWS, ROWS[1:4], test))]
     args = parse("--data", files[0], "--valid", files[1], "--test", files[2], *TINY)
     sources = (questions.read_questions, None, None, None)
-    parts = answer_questions.tasks.read_parts(args, *sources, key=lambda row: row.source)
+    parts = answer_questions.reading.read_parts(args, *sources, key=lambda row: row.source)
     texts = [{row.context for row in part} for part in parts]
     assert [len(part) for part in parts] == [56, 2, 3] and not texts[0] & (texts[1] | texts[2])
     kept = []

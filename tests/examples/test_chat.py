@@ -85,7 +85,7 @@ def test_the_corpus_is_split_without_leaks():
     planted = kt.data.TextPairs([*pairs, *pairs[:50], ("HELLO", "Hi there")])
     train, valid, test = (
         [{" ".join(text.lower().split()) for text in side} for side in (part.sources, part.targets)]
-        for part in chat.tasks.read_pairs(parse(), lambda limit: planted)
+        for part in chat.reading.read_pairs(parse(), lambda limit: planted)
     )
     for one, two in ((train, valid), (train, test), (valid, test)):
         assert not one[0] & two[0] and not one[1] & two[1]

@@ -77,7 +77,7 @@ def test_the_digits_are_split_without_copies():
     rows = classify_images.read_images(parse())
     assert len(rows) == 1797 and rows[0][0].shape == (8, 8, 1) and {name for _, name in rows} == set("0123456789")
     planted = [*rows, *rows[:50]]
-    parts = classify_images.tasks.split(planted, key=lambda row: row[0].tobytes())
+    parts = classify_images.reading.split(planted, key=lambda row: row[0].tobytes())
     images = [{image.tobytes() for image, _ in part} for part in parts]
     assert len(set.union(*images)) == sum(map(len, images)) and sum(map(len, parts)) == 1847
 

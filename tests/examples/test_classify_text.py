@@ -114,7 +114,7 @@ def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, 
     files = [write_tsv(tmp_path / name, rows) for name, rows in zip("abc", (ROWS, [ROWS[0], ROWS[4]], test))]
     args = parse("--data", files[0], "--valid", files[1], "--test", files[2], *TINY)
     sources = (classify_text.read_rows, None, None, None)
-    parts = classify_text.tasks.read_parts(args, *sources, key=lambda row: row[0])
+    parts = classify_text.reading.read_parts(args, *sources, key=lambda row: row[0])
     texts = [{" ".join(text.lower().split()) for text, _ in part} for part in parts]
     assert [len(part) for part in parts] == [60 - 4, 1, 4] and not texts[0] & (texts[1] | texts[2])
     kept = []
@@ -130,7 +130,7 @@ def test_a_data_set(monkeypatch, capsys):
     monkeypatch.setattr(classify_text.tasks, "tfds_rows", lambda name, *columns, limit: rows)
     args = parse("--tfds", "news", "--columns", "body", "kind")
     sources = (None, args.columns, classify_text.row_of_data_set, None)
-    parts = classify_text.tasks.read_parts(args, *sources, key=lambda row: row[0])
+    parts = classify_text.reading.read_parts(args, *sources, key=lambda row: row[0])
     assert sorted(sum(parts, [])) == [(f"text {i}", str(i % 2)) for i in range(9)]
     assert "1 of 10 rows of news lack something: left out" in capsys.readouterr().out
 

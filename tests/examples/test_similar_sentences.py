@@ -107,7 +107,7 @@ def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, 
     planted = [PAIRS[0], ("zyzzyva " * 9, "zyzzyva zyzzyva"), ("a new text", PAIRS[1][1])]
     files = [write_tsv(tmp_path / name, pairs) for name, pairs in (("a", PAIRS), ("b", PAIRS[2:4]), ("c", planted))]
     args = parse("--tsv", files[0], "--valid", files[1], "--test", files[2], *TINY)
-    parts = similar_sentences.tasks.read_pairs(args, None)
+    parts = similar_sentences.reading.read_pairs(args, None)
     assert [len(part) for part in parts] == [56, 2, 3]
     kept = []
     monkeypatch.setattr(similar_sentences.tasks, "fit", lambda *_, **__: {"loss": [1.0]})

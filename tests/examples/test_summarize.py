@@ -9,8 +9,8 @@ from matplotlib.image import imread
 from rouge_score.rouge_scorer import RougeScorer
 
 import keras_transformer as kt
+import reading
 import summarize
-import tasks
 from tests import hurry
 
 SCRIPT = Path(summarize.__file__)
@@ -93,7 +93,7 @@ def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, 
     planted = [PAIRS[0], ("zyzzyva " * 9, "zyzzyva zyzzyva"), ("a new text with words", PAIRS[1][1])]
     files = [write_tsv(tmp_path / name, pairs) for name, pairs in (("a", PAIRS), ("b", PAIRS[2:4]), ("c", planted))]
     args = parse("--tsv", files[0], "--valid", files[1], "--test", files[2], *TINY)
-    parts = tasks.read_pairs(args, None)
+    parts = reading.read_pairs(args, None)
     texts = [{text for pair in part for text in pair} for part in parts]
     assert [len(part) for part in parts] == [56, 2, 3] and not texts[0] & (texts[1] | texts[2])
     kept = []
@@ -108,7 +108,7 @@ def test_pairs_come_from_files_data_sets_and_docstrings(tmp_path, monkeypatch):
     data = kt.data.TextPairs(PAIRS, "xsum")
     monkeypatch.setattr(kt.data, "load_tfds_pairs", lambda name, limit: data if name == "xsum" else None)
     for args in (parse("--tfds", "xsum"), parse()):
-        parts = tasks.read_pairs(args, lambda limit: data)
+        parts = reading.read_pairs(args, lambda limit: data)
         assert [len(part) for part in parts] == [48, 6, 6] and sorted(sum(map(list, parts), [])) == sorted(PAIRS)
 
 

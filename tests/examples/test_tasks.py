@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+import reading
 import tasks
 from docstrings import find_docstrings, find_parameters, find_texts
 
@@ -12,7 +13,7 @@ from docstrings import find_docstrings, find_parameters, find_texts
 def test_copies_of_a_row_are_in_one_part():
     rows = [(f"text {i}", copy) for i in range(40) for copy in range(3)]
     rows += [("  TEXT   7 ", 3), ("Text 7", 4)]  # planted: the same text to a reader
-    parts = tasks.split(rows, key=lambda row: row[0], valid=0.1, test=0.2)
+    parts = reading.split(rows, key=lambda row: row[0], valid=0.1, test=0.2)
     assert sorted(row for part in parts for row in part) == sorted(rows)
     texts = [{" ".join(text.casefold().split()) for text, _ in part} for part in parts]
     assert [len(part) for part in texts] == [28, 4, 8] and len(set.union(*texts)) == 40
@@ -20,36 +21,36 @@ def test_copies_of_a_row_are_in_one_part():
 
 def test_a_split_does_not_depend_on_the_order():
     rows = [f"text {i}" for i in range(50)]
-    parts = tasks.split(rows, str)
-    assert [sorted(part) for part in tasks.split(rows[::-1], str)] == [sorted(part) for part in parts]
-    assert [len(part) for part in tasks.split(rows[:3], str)] == [1, 1, 1]
-    assert tasks.split([b"a", b"A", b"b"], bytes)  # bytes are taken as they are
+    parts = reading.split(rows, str)
+    assert [sorted(part) for part in reading.split(rows[::-1], str)] == [sorted(part) for part in parts]
+    assert [len(part) for part in reading.split(rows[:3], str)] == [1, 1, 1]
+    assert reading.split([b"a", b"A", b"b"], bytes)  # bytes are taken as they are
     with pytest.raises(ValueError, match="1 different rows are too few"):
-        tasks.split(["a", " A"], str)
+        reading.split(["a", " A"], str)
 
 
 def test_a_broken_text_is_named_with_its_line(tmp_path):
     (tmp_path / "good.txt").write_bytes(b"\xef\xbb\xbfgood\n")
     (tmp_path / "broken.txt").write_bytes(b"one\ntwo\nthr\xff\n")
     (tmp_path / "empty.txt").write_text(" \n")
-    assert tasks.read_text(tmp_path / "good.txt") == "good\n"
+    assert reading.read_text(tmp_path / "good.txt") == "good\n"
     with pytest.raises(ValueError, match=r"broken.txt, line 3: not UTF-8"):
-        tasks.read_text(tmp_path / "broken.txt")
+        reading.read_text(tmp_path / "broken.txt")
     with pytest.raises(ValueError, match=r"empty.txt is empty"):
-        tasks.read_text(tmp_path / "empty.txt")
+        reading.read_text(tmp_path / "empty.txt")
 
 
 def test_of_many_files_the_broken_ones_are_counted_and_named(tmp_path, capsys):
     for name, data in (("a", b"text"), ("b", b"\xff"), ("c", b""), ("d", b"more")):
         (tmp_path / name).write_bytes(data)
     paths = sorted(tmp_path.iterdir())
-    assert tasks.read_all([*paths, tmp_path / "e"]) == [(paths[0], "text"), (paths[3], "more")]
+    assert reading.read_all([*paths, tmp_path / "e"]) == [(paths[0], "text"), (paths[3], "more")]
     printed = capsys.readouterr().out
     assert printed.startswith("left out: 3 of 5 files; ")
     assert all(text in printed for text in ("b, line 1: not UTF-8", "c is empty", "No such file"))
     for files, message in (([], "there is no file to read"), (paths[1:2], "no file could be read")):
         with pytest.raises(ValueError, match=message):
-            tasks.read_all(files)
+            reading.read_all(files)
 
 
 def test_rows_of_a_data_set(monkeypatch):
@@ -57,20 +58,20 @@ def test_rows_of_a_data_set(monkeypatch):
     asked = []
     fake = types.SimpleNamespace(load=lambda name, split: asked.append((name, split)) or rows, as_numpy=iter)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
-    assert list(tasks.tfds_rows("reviews", "label", "text", limit=9)) == [(1, b"one"), (0, b"two")]
-    assert list(tasks.tfds_rows("reviews", "text")) == [(b"one",), (b"two",)]
+    assert list(reading.tfds_rows("reviews", "label", "text", limit=9)) == [(1, b"one"), (0, b"two")]
+    assert list(reading.tfds_rows("reviews", "text")) == [(b"one",), (b"two",)]
     assert asked == [("reviews", "train[:9]"), ("reviews", "train")]
     with pytest.raises(ValueError, match="'reviews' has no feature 'image'. It has:.*label.*text"):
-        list(tasks.tfds_rows("reviews", "image"))
+        list(reading.tfds_rows("reviews", "image"))
     feature = types.SimpleNamespace(feature=types.SimpleNamespace(names=["O", "B-X"]))
     fake.builder = lambda name: types.SimpleNamespace(info=types.SimpleNamespace(features={"ner": feature}))
-    assert tasks.tfds_classes("news", "ner") == ["O", "B-X"]
+    assert reading.tfds_classes("news", "ner") == ["O", "B-X"]
     fake.load = None
     with pytest.raises(ValueError, match="'reviews' could not be loaded: TypeError"):
-        list(tasks.tfds_rows("reviews", "text"))
+        list(reading.tfds_rows("reviews", "text"))
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match=r"keras-transformer-kit\[datasets\]"):
-        list(tasks.tfds_rows("reviews", "text"))
+        list(reading.tfds_rows("reviews", "text"))
 
 
 def test_the_backend_is_chosen_by_the_environment(monkeypatch):
@@ -88,7 +89,7 @@ def test_bad_input_ends_with_one_line():
 
 
 def test_the_standard_library_is_there():
-    files = tasks.python_files()
+    files = reading.python_files()
     assert {"argparse.py", "decoder.py"} <= {path.name for path in files}
     assert not any({"site-packages", "test"} & set(path.parts) for path in files)
 
@@ -114,16 +115,16 @@ def test_parts_hold_different_rows_and_training_gives_way(capsys):
     args = tasks.parse_with_rows(tasks.options("", minutes=1.0, limit=9), ["--data", "a", "--test", "b"], "rows")
     files = {"a": [*"abcdefghijklmnopqrst"], "b": ["A", "b", "new"]}
     read = lambda path: files[str(path)]  # noqa: E731
-    train, valid, test = tasks.read_parts(args, read, None, None, None, key=str)
+    train, valid, test = reading.read_parts(args, read, None, None, None, key=str)
     assert test == files["b"] and len(valid) <= 2 and not {*train} & {*valid, "a", "b"}
     assert sorted(train + valid) == files["a"][2:]
     assert "3 to test; 2 are left out, since another part has the same" in capsys.readouterr().out
     args.tfds, args.data, args.test = "letters", None, None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "tfds_rows", lambda name, *features, limit: [(x, None) for x in "abc"[:limit]])
-        parts = tasks.read_parts(args, None, "xy", lambda x, y: x, None, key=str)
+        parts = reading.read_parts(args, None, "xy", lambda x, y: x, None, key=str)
     assert sorted(sum(parts, [])) == [*"abc"]
     files["b"] = files["a"]
     args = tasks.parse_with_rows(tasks.options("", minutes=1.0, limit=9), ["--data", "a", "--test", "b"], "rows")
     with pytest.raises(ValueError, match="all rows of one part are in another one"):
-        tasks.read_parts(args, read, None, None, None, key=str)
+        reading.read_parts(args, read, None, None, None, key=str)
