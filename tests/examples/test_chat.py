@@ -45,7 +45,7 @@ SCORES = r"perplexity [\d.]+ of 6 answers \(by frequency alone: [\d.]+\)"
 
 def test_training_writes_and_scores_the_model_and_it_talks(trained, capsys, monkeypatch):
     printed, data, output = trained
-    assert "60 pairs, 1 row skipped (1 wrong number of columns)" in printed
+    assert "60 pairs, 1 row skipped (1 wrong number of columns, the first in line 61)" in printed
     assert re.search(r"\d+ of 48 exchanges have a side of more than 8 tokens, and are cut", printed)
     assert sorted(path.name for path in output.iterdir()) == ["chat.keras", "chat.png", "chat.tokenizer.json"]
     assert imread(output / "chat.png").ndim == 3
@@ -58,6 +58,9 @@ def test_training_writes_and_scores_the_model_and_it_talks(trained, capsys, monk
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
     chat.main(parse(*saved, *TINY, "--talk"))
     assert capsys.readouterr().out.startswith("it: ")
+    for end in (EOFError, KeyboardInterrupt):
+        monkeypatch.setattr("builtins.input", lambda prompt, end=end: (_ for _ in ()).throw(end))
+        chat.main(parse(*saved, *TINY, "--talk"))
 
 
 def test_only_answers_count():

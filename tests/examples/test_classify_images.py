@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 import classify_images
+import images
 from tests import hurry
 
 SCRIPT = Path(classify_images.__file__)
@@ -52,10 +53,10 @@ def test_training_writes_and_scores_the_model(trained):
     assert "left out: 1 of 25 files; " in printed and "broken.png" in printed
     assert "20 images to train on, 2 to validate, 2 to test" in printed
     assert len(re.findall(SCORES, printed)) == 1
-    names = {"images.keras", "images.classes.json", "images.history.png", "images.png"}
+    names = {"images.keras", "images.settings.json", "images.history.png", "images.png"}
     assert {path.name for path in output.iterdir()} == names
     assert imread(output / "images.png").ndim == 3
-    assert json.loads((output / "images.classes.json").read_text()) == ["bright", "dark"]
+    assert json.loads((output / "images.settings.json").read_text()) == {"classes": ["bright", "dark"]}
 
 
 def test_the_saved_model_has_the_same_score(trained, capsys):
@@ -63,6 +64,9 @@ def test_the_saved_model_has_the_same_score(trained, capsys):
     classify_images.main(parse("--data", data, "--output", output, "--saved", output / "images.keras", *TINY))
     again = capsys.readouterr().out
     assert re.findall(SCORES, again) == re.findall(SCORES, printed) and "parameters" not in again
+    files = [data / "bright" / "1.png", data / "dark" / "2.png"]
+    classify_images.main(parse("--saved", output / "images.keras", "--classify", *files))
+    assert {*capsys.readouterr().out.split()} <= {"bright", "dark"}
 
 
 def test_a_class_that_the_model_does_not_know(trained, tmp_path):
@@ -74,24 +78,24 @@ def test_a_class_that_the_model_does_not_know(trained, tmp_path):
 
 
 def test_the_digits_are_split_without_copies():
-    rows = classify_images.read_images(parse())
+    rows = images.read_images(parse(), (8, 8))
     assert len(rows) == 1797 and rows[0][0].shape == (8, 8, 1) and {name for _, name in rows} == set("0123456789")
     planted = [*rows, *rows[:50]]
     parts = classify_images.reading.split(planted, key=lambda row: row[0].tobytes())
-    images = [{image.tobytes() for image, _ in part} for part in parts]
-    assert len(set.union(*images)) == sum(map(len, images)) and sum(map(len, parts)) == 1847
+    found = [{image.tobytes() for image, _ in part} for part in parts]
+    assert len(set.union(*found)) == sum(map(len, found)) and sum(map(len, parts)) == 1847
 
 
 def test_images_move_by_whole_pixels_and_all_are_shown():
-    images = np.arange(5 * 4 * 4, dtype="float32").reshape(5, 4, 4, 1)
-    data = classify_images.ShiftedImages(images, np.arange(5), parse("--shift", 1, "--batch-size", 2))
+    pictures = np.arange(5 * 4 * 4, dtype="float32").reshape(5, 4, 4, 1)
+    data = images.ShiftedImages(pictures, np.arange(5), parse("--shift", 1, "--batch-size", 2))
     assert len(data) == 2
     seen = set()
     for _ in range(9):
         for batch, labels in (data[0], data[1]):
             seen |= {*labels.tolist()}
             for image, label in zip(batch, labels):
-                middle = images[label, 1:3, 1:3]
+                middle = pictures[label, 1:3, 1:3]
                 places = [(top, left) for top in (0, 1, 2) for left in (0, 1, 2)]
                 assert any((image[top : top + 2, left : left + 2] == middle).all() for top, left in places)
         data.on_epoch_end()
@@ -100,8 +104,8 @@ def test_images_move_by_whole_pixels_and_all_are_shown():
 
 def test_a_data_set_is_resized(monkeypatch):
     rows = [(np.full((4, 6, 3), 255, "uint8"), 1), (np.zeros((9, 9, 3), "uint8"), 0)]
-    monkeypatch.setattr(classify_images.tasks, "tfds_rows", lambda *_, limit: rows)
-    found = classify_images.read_images(parse("--tfds", "flowers"))
+    monkeypatch.setattr(classify_images.reading, "tfds_rows", lambda *_, limit: rows)
+    found = images.read_images(parse("--tfds", "flowers"), (8, 8))
     assert [image.shape for image, _ in found] == [(8, 8, 3)] * 2
     assert [(float(image.max()), name) for image, name in found] == [(1.0, "1"), (0.0, "0")]
 
@@ -111,13 +115,31 @@ def test_input_that_cannot_be_used_ends_with_one_line(tmp_path):
     for options, message in (
         (["--data", tmp_path / "no"], "no is no folder"),
         (["--data", tmp_path / "empty"], "there is no file to read"),
-        (["--image-size", 16], "the digits of scikit-learn have 8 x 8 pixels. Received: --image-size 16"),
+        (["--image-size", 16], "the digits of scikit-learn have 8 x 8 pixels, and the model takes 16 x 16"),
         (["--patch-size", 3], "patch"),
         (["--saved", tmp_path / "no.keras"], "no.keras"),
     ):
         with pytest.raises(SystemExit) as stopped:
             classify_images.main(parse(*options, "--output", tmp_path))
         assert re.search(f"^error: .*{message}", stopped.value.code), stopped.value.code
+
+
+def test_what_cannot_be_told_apart_is_refused_before_the_training(tmp_path):
+    """One class alone, and one that is in the test part only."""
+    data = write_images(tmp_path / "data")
+    for path in (data / "bright").iterdir():
+        path.unlink()
+    with pytest.raises(SystemExit, match="error: there is one class alone, 'dark'"):
+        classify_images.main(parse("--data", data, "--output", tmp_path / "outputs", *TINY))
+    rows = [(np.full((8, 8, 1), i, "float32"), "many") for i in range(9)]
+    held_out = classify_images.reading.split(rows, lambda row: row[0].tobytes())[2]
+    place = next(i for i, row in enumerate(rows) if row[0] is held_out[0][0])
+    rows[place] = (rows[place][0], "rare")
+    unknown = r"does not know the classes \['rare'\]"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match=unknown):
+        patch.setattr(images, "read_images", lambda *_: rows)
+        patch.setattr(classify_images, "train", None)
+        classify_images.main(parse("--output", tmp_path / "outputs", *TINY))
 
 
 def test_the_script_stays_short_enough_to_copy():

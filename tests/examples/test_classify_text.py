@@ -11,6 +11,7 @@ from matplotlib.image import imread
 import classify_text
 import encoder
 import keras_transformer as kt
+import names
 from tests import hurry
 
 SCRIPT = Path(classify_text.__file__)
@@ -54,12 +55,13 @@ SCORE = r"accuracy \d\.\d{4} of 6 texts"
 
 def test_training_writes_and_scores_the_model(trained):
     printed, _, output = trained
-    assert "61 pairs, header text -> label, 2 rows skipped (1 wrong number of columns, 1 empty side)" in printed
+    skipped = "1 wrong number of columns, the first in line 64; 1 empty side, the first in line 63"
+    assert f"61 pairs, header text -> label, 2 rows skipped ({skipped})" in printed
     assert "49 rows to train on, 6 to validate, 6 to test" in printed
     assert re.search(r"1 of \d+ texts have more than 10 tokens: their ends are not read", printed)
     assert len(re.findall(FLOORS, printed)) == len(re.findall(SCORE, printed)) == 1 and "not pretrained" not in printed
-    names = [f"text.{end}" for end in ("history.png", "keras", "png", "settings.json", "tokenizer.json")]
-    assert sorted(path.name for path in output.iterdir()) == names
+    written = [f"text.{end}" for end in ("history.png", "keras", "png", "settings.json", "tokenizer.json")]
+    assert sorted(path.name for path in output.iterdir()) == written
     assert imread(output / "text.png").ndim == 3
     assert json.loads((output / "text.settings.json").read_text()) == {"classes": ["animal", "plant"]}
 
@@ -73,6 +75,16 @@ def test_the_saved_model_has_the_same_score_and_classifies(trained, capsys, monk
     assert re.findall(SCORE, again) == re.findall(SCORE, printed) and "parameters" not in again
     classify_text.main(parse(*saved, "--classify", "a cat", "an oak number 7"))
     assert {*capsys.readouterr().out.split()} <= {"animal", "plant"}
+
+
+def test_a_file_to_test_with_is_enough_for_a_saved_model(trained, capsys, monkeypatch, tmp_path):
+    """All of it counts, and there is nothing to compare with."""
+    monkeypatch.setattr(kt.data, "load_text_model", READ)
+    test = write_tsv(tmp_path / "test.tsv", ROWS[:9])
+    options = ("--saved", trained[2] / "text.keras", "--test", test, "--output", tmp_path, *TINY)
+    classify_text.main(parse(*options))
+    printed = capsys.readouterr().out
+    assert re.search(r"accuracy \d\.\d{4} of 9 texts", printed) and "most frequent" not in printed
 
 
 def test_a_pretrained_model_stands_beside_one_that_is_not(trained, tmp_path):
@@ -101,11 +113,11 @@ def test_a_pretrained_model_stands_beside_one_that_is_not(trained, tmp_path):
 
 
 def test_names_belong_to_one_language(capsys):
-    rows = classify_text.names_by_language(20_000)
+    rows = names.names_by_language(20_000)
     assert len({name for name, _ in rows}) == len(rows) > 10_000 and ("Deutschland", "de") in rows
-    assert {language for _, language in rows} == {*classify_text.LANGUAGES} and ("Angola", "de") not in rows
+    assert {language for _, language in rows} == {*names.LANGUAGES} and ("Angola", "de") not in rows
     assert re.search(r"[\d,]+ of [\d,]+ names are those of several languages: left out", capsys.readouterr().out)
-    assert classify_text.names_by_language(50) == rows[:50]
+    assert names.names_by_language(50) == rows[:50]
 
 
 def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, monkeypatch):
@@ -127,7 +139,7 @@ def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, 
 
 def test_a_data_set(monkeypatch, capsys):
     rows = [(b"text %d" % i, i % 2) for i in range(9)] + [(b" ", 1)]
-    monkeypatch.setattr(classify_text.tasks, "tfds_rows", lambda name, *columns, limit: rows)
+    monkeypatch.setattr(classify_text.reading, "tfds_rows", lambda name, *columns, limit: rows)
     args = parse("--tfds", "news", "--columns", "body", "kind")
     sources = (None, args.columns, classify_text.row_of_data_set, None)
     parts = classify_text.reading.read_parts(args, *sources, key=lambda row: row[0])
@@ -143,14 +155,16 @@ def test_input_that_cannot_be_used_ends_with_one_line(trained, tmp_path):
         (["--data", tmp_path / "empty.tsv"], "empty.tsv.*is empty"),
         (["--data", trained[1], "--test", other], r"nothing to train on of the classes \['mineral'\]. Known are:"),
         (["--data", write_tsv(tmp_path / "two.tsv", ROWS[:2])], "2 different rows are too few"),
+        (["--data", write_tsv(tmp_path / "same.tsv", ROWS[::2])], "there is one class alone, 'animal'"),
         (["--saved", tmp_path / "no.keras", "--classify", "text"], "Cannot read a model from .*no.keras"),
     ):
         with pytest.raises(SystemExit) as stopped, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(classify_text, "train", lambda *_: None)
+            if "same.tsv" not in str(options):
+                patch.setattr(classify_text, "train", lambda *_: None)
             output = trained[2] if "--test" in options else tmp_path
             classify_text.main(parse(*options, "--output", output, *TINY))
         assert re.search(f"^error: .*{message}", stopped.value.code), stopped.value.code
-    for options in (["--valid", "a"], ["--classify", "text"], ["--data", "a", "--tfds", "b"]):
+    for options in (["--valid", "a"], ["--classify", "text"], ["--data", "a", "--tfds", "b"], ["--freeze", "1"]):
         with pytest.raises(SystemExit):
             parse(*options)
 

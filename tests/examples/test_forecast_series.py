@@ -60,6 +60,17 @@ def test_the_saved_model_has_the_same_score(trained, capsys):
     forecast_series.main(parse(*options, *TINY))
     again = capsys.readouterr().out
     assert re.findall(SCORES, again) == re.findall(SCORES, printed) and "parameters" not in again
+    forecast_series.main(parse(*options, "--ahead", *TINY))
+    header, *steps = capsys.readouterr().out.splitlines()[-5:]
+    numbers = [list(map(float, re.findall(r"-?[\d.]+(?:e[+-]\d+)?", step))) for step in steps]
+    assert header.startswith("step") and [row[0] for row in numbers] == [1, 2, 3, 4]
+    assert all(low <= middle <= high for _, middle, low, high in numbers)
+
+
+def test_what_is_known_at_the_end_is_the_last_window():
+    values = seasons(60)
+    known, _ = series.windows(np.concatenate([values, [7, 8, 9, 10]]), 4, 8, 2.0)
+    np.testing.assert_allclose(series.last_window(values, 4, 2, 2.0), known[-1:], rtol=1e-5)
 
 
 def test_a_decoder_knows_nothing_of_what_comes():
@@ -122,10 +133,12 @@ def test_input_that_cannot_be_used_ends_with_one_line(tmp_path):
     write_csv(tmp_path / "same.csv", [1, 2, 3, 4] * 30)
     (tmp_path / "empty.csv").write_text("\n")
     (tmp_path / "broken.csv").write_bytes(b"a,b\n1,\xff\n")
+    (tmp_path / "bare.csv").write_text("\n1.5\n2\n")
     for name, message in (
         ("no", "no"),
         ("empty.csv", "empty.csv is empty"),
         ("broken.csv", "broken.csv, line 2: not UTF-8"),
+        ("bare.csv", r"bare.csv: the first line must name the columns. Received: \['1.5'\]"),
         ("short.csv", "9 values are too few for a season of 4 and a context of 8"),
         ("words.csv", "words.csv, line 4: sold is no number. Received: 'many'"),
         ("same.csv", "the series repeats itself exactly"),
@@ -135,8 +148,9 @@ def test_input_that_cannot_be_used_ends_with_one_line(tmp_path):
         assert re.search(f"^error: .*{message}", stopped.value.code), stopped.value.code
     with pytest.raises(ValueError, match=r"no column 'price'. It has: \['month', 'sold'\]"):
         series.read_csv(tmp_path / "short.csv", "price")
-    with pytest.raises(SystemExit):
-        parse("--data", tmp_path / "short.csv")
+    for options in (["--data", "short.csv"], ["--season", "-5"], ["--ahead"]):
+        with pytest.raises(SystemExit):
+            parse(*options)
 
 
 def test_the_script_stays_short_enough_to_copy():

@@ -94,7 +94,7 @@ def test_a_text_is_held_out_and_so_is_its_vocabulary(tmp_path, monkeypatch):
     assert "".join(train + valid + test) == (tmp_path / "text.txt").read_text()
     assert "zyzzyva" in test[0] and "zyzzyva" not in train[0]
     kept = []
-    monkeypatch.setattr(language_model.tasks, "fit", lambda *_: {"loss": [1.0]})
+    monkeypatch.setattr(language_model.tasks, "fit", lambda *_, **__: {"loss": [1.0]})
     monkeypatch.setattr(kt.data, "save_text_model", lambda model, tokenizer, path: kept.append(tokenizer))
     language_model.train(train, valid, args)
     assert len(kept[0].encode("zyzzyva")[0]) > 4 and len(kept[0].encode("number")[0]) == 1
@@ -111,8 +111,19 @@ def test_texts_come_from_files_folders_and_data_sets(tmp_path, monkeypatch, caps
     files = [tmp_path / f"{number}.txt" for number in range(3)]
     given = parse("--data", files[0], "--valid", files[1], "--test", files[2])
     assert language_model.read_texts(given) == (["text 0\n"], ["text 1\n"], ["text 2\n"])
-    monkeypatch.setattr(language_model.tasks, "tfds_rows", lambda *_: [(b"a",), (b"b",), (b"c",)])
+    monkeypatch.setattr(language_model.reading, "tfds_rows", lambda *_: [(b"a",), (b"b",), (b"c",)])
     assert sorted(sum(language_model.read_texts(parse("--tfds", "poems")), [])) == ["a", "b", "c"]
+    monkeypatch.setattr(language_model.reading, "tfds_rows", lambda *_: [("".join(LINES).encode(),)])
+    parts = language_model.read_texts(parse("--tfds", "one long text"))
+    assert [len(part) for part in parts] == [1, 1, 1] and "".join(sum(map(list, parts), [])) == "".join(LINES)
+
+
+def test_every_text_ends_and_the_limit_is_that_of_all():
+    tokenizer = kt.data.train_tokenizer(LINES, 300)
+    texts = language_model.reading.cut(["ab\n", "cd\n", "ef\n"], 5)
+    assert texts == ["ab\n", "cd"]
+    ids = language_model.encode(texts, tokenizer)
+    assert ids.count(tokenizer.stop_token_id) == 2 and ids[-1] == tokenizer.stop_token_id
 
 
 @pytest.mark.parametrize("family", ["gpt", "llama"])

@@ -12,6 +12,7 @@ from matplotlib.image import imread
 import encoder
 import keras_transformer as kt
 import masked_lm
+import reading
 from tests import hurry
 
 SCRIPT = Path(masked_lm.__file__)
@@ -51,7 +52,7 @@ def test_training_writes_and_scores_the_model(trained):
     assert len(re.findall(r"1 of \d+ documents are one sentence", printed)) == 1
     assert re.search(r"\d of 4 pairs have 16 tokens or more, and are cut", printed)
     assert len(re.findall(SCORES, printed)) == 1
-    names = ["masked_lm.keras", "masked_lm.png", "masked_lm.tokenizer.json"]
+    names = ["masked_lm.keras", "masked_lm.png", "masked_lm.settings.json", "masked_lm.tokenizer.json"]
     assert sorted(path.name for path in output.iterdir()) == names
     assert imread(output / "masked_lm.png").ndim == 3
 
@@ -81,8 +82,10 @@ def test_holes_are_filled():
     assert masked_lm.fill(model, tokenizer, "It has a ___ and a ___ !", args) == "It has a cat and a dog !"
     ids = asked[0]["token_ids"][0]
     assert asked[0]["masked_positions"][0].tolist() == np.flatnonzero(ids == 4).tolist()
-    assert masked_lm.fill(model, tokenizer, "___ " * 40, args) == " ".join(["cat", "dog"] + ["cat"] * 12)
+    assert masked_lm.fill(model, tokenizer, "___ " * 14, args) == " ".join(["cat", "dog"] + ["cat"] * 12)
     assert ids.shape == (16,) and asked[1]["token_ids"][0, -1] == 2
+    with pytest.raises(ValueError, match="15 tokens are more than 14: '___"):
+        masked_lm.fill(model, tokenizer, "___ " * 15, args)
 
 
 def test_only_hidden_tokens_become_logits():
@@ -114,8 +117,8 @@ def test_documents_are_blocks_or_lines(tmp_path):
         ("lines.txt", "a\n" * 60 + "\nb  c\n", ["a"] * 60 + ["b c"]),
     ):
         (tmp_path / name).write_text(text, encoding="utf-8")
-        assert masked_lm.read_documents(tmp_path / name) == expected
-    assert len(masked_lm.read_documents(tmp_path)) == 63
+        assert masked_lm.reading.read_documents(tmp_path / name) == expected
+    assert len(masked_lm.reading.read_documents(tmp_path)) == 63
 
 
 def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, monkeypatch):
@@ -135,6 +138,20 @@ def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, 
     assert len(tokenizer.encode("zyzzyva")[0]) > 4 and len(tokenizer.encode("cat")[0]) == 1
 
 
+def test_what_it_has_read_is_not_held_out_by_those_that_go_on_from_it(trained):
+    """Planted: texts of its training among those to test with."""
+    read = reading.settings(trained[2] / "masked_lm.keras")["read"]
+    known = [text for text in TEXTS if reading.same(text) in read]
+    assert len(known) == len(read) - ("One sentence alone" in known) >= 36
+    args = parse("--from", trained[2] / "masked_lm.keras", "--data", "a", "--test", "b")
+    rows = {"a": [f"new {i}" for i in range(9)] + known[:1], "b": [*known[:3], "other"]}
+    parts = reading.read_parts(args, lambda path: rows[str(path)], None, None, None, key=str)
+    assert parts[2] == ["other"] and not {*parts[1]} & {*known}
+    with pytest.raises(ValueError, match="too few rows"):
+        rows["b"] = known[:3]
+        reading.read_parts(args, lambda path: rows[str(path)], None, None, None, key=str)
+
+
 def test_it_goes_on_from_a_saved_model(trained, monkeypatch):
     monkeypatch.setattr(kt.data, "load_text_model", READ)
     args = parse(*TINY, "--from", trained[2] / "masked_lm.keras", "--max-tokens", 99)
@@ -146,6 +163,7 @@ def test_it_goes_on_from_a_saved_model(trained, monkeypatch):
 def test_input_that_cannot_be_used_ends_with_one_line(tmp_path):
     for name, data in (("empty.txt", b"\n"), ("broken.txt", b"one\n\xff\n"), ("one.txt", b"one line")):
         (tmp_path / name).write_bytes(data)
+    (tmp_path / "lines.txt").write_text("".join(f"line {i}\n" for i in range(40)))
     (tmp_path / "folder").mkdir()
     tokenizer = kt.data.train_tokenizer(TEXTS, 300)
     sizes = {"num_layers": 1, "hidden_dim": 8, "num_heads": 2, "intermediate_dim": 8, "max_sequence_length": 9}
@@ -155,6 +173,7 @@ def test_input_that_cannot_be_used_ends_with_one_line(tmp_path):
         (["--data", tmp_path / "empty.txt"], "empty.txt is empty"),
         (["--data", tmp_path / "broken.txt"], "broken.txt, line 2: not UTF-8"),
         (["--data", tmp_path / "one.txt"], "1 different rows are too few"),
+        (["--data", tmp_path / "lines.txt"], "two documents of several sentences are needed"),
         (["--data", tmp_path / "folder"], "there is no file to read"),
         (["--saved", tmp_path / "no.keras", "--fill", "a ___"], "Cannot read a model from .*no.keras"),
         (["--saved", tmp_path / "gpt.keras", "--fill", "a ___"], "gpt.keras holds no BERT with segments"),

@@ -46,7 +46,7 @@ SCORES = r"right at first, of 6 texts: \d\.\d{4} \(by words in common: \d\.\d{4}
 
 def test_training_writes_and_scores_the_model(trained):
     printed, _, output = trained
-    assert "61 pairs, 1 row skipped (1 wrong number of columns)" in printed
+    assert "61 pairs, 1 row skipped (1 wrong number of columns, the first in line 62)" in printed
     assert re.search(r"1 of \d+ texts have more than 10 tokens: their ends are not read", printed)
     assert len(re.findall(SCORES, printed.replace("\n(by", " (by"))) == 1
     names = ["sentences.keras", "sentences.png", "sentences.tokenizer.json"]
@@ -121,7 +121,7 @@ def test_input_that_cannot_be_used_ends_with_one_line(trained, tmp_path):
     saved = ["--saved", trained[2] / "sentences.keras"]
     for options, message in (
         (["--tsv", tmp_path / "no.tsv"], "Cannot read .*no.tsv"),
-        (["--tsv", write_tsv(tmp_path / "one.tsv", PAIRS[:1])], "one.tsv has too few pairs"),
+        (["--tsv", write_tsv(tmp_path / "one.tsv", PAIRS[:1])], "too few rows"),
         (["--saved", tmp_path / "no.keras", "--search", "a", "--lines", "b"], "Cannot read a model from .*no.keras"),
         ([*saved, "--search", "a", "--lines", tmp_path / "no.txt"], "No such file.*no.txt"),
     ):

@@ -49,7 +49,8 @@ SCORES = r"ROUGE-1, -2, -L of 6 texts: .*\nof their first 3 words: .*"
 
 def test_training_writes_and_scores_the_model(trained):
     printed, _, output = trained
-    assert "61 pairs, header text -> summary, 2 rows skipped (1 wrong number of columns, 1 empty side)" in printed
+    skipped = "1 wrong number of columns, the first in line 63; 1 empty side, the first in line 64"
+    assert f"61 pairs, header text -> summary, 2 rows skipped ({skipped})" in printed
     assert re.search(r"1 of \d+ texts have more than 24 tokens: their ends are not read", printed)
     assert len(re.findall(SCORES, printed)) == 1
     assert sorted(path.name for path in output.iterdir()) == NAMES
@@ -72,6 +73,8 @@ def test_rouge_is_that_of_its_package():
     found = summarize.rouge(["the cats sat", "no"], ["the cat sat down", "yes"])
     scores = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True).score("the cat sat down", "the cats sat")
     assert found.split() == [f"{50 * scores[name].fmeasure:.2f}" for name in scores] and found.split()[0] == "42.86"
+    assert summarize.rouge(["das schöne Haus"], ["ein schönes Haus"]).split() == ["33.33", "0.00", "33.33"]
+    assert summarize.rouge(["кот"], ["кот"]).split() == ["100.00", "0.00", "100.00"]  # of one word there is no pair
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
@@ -117,14 +120,15 @@ def test_input_that_cannot_be_used_ends_with_one_line(tmp_path):
     for options, message in (
         (["--tsv", tmp_path / "no.tsv"], "Cannot read .*no.tsv"),
         (["--tsv", tmp_path / "empty.tsv"], "empty.tsv.*is empty"),
-        (["--tsv", write_tsv(tmp_path / "one.tsv", PAIRS[:1])], "one.tsv has too few pairs"),
+        (["--tsv", write_tsv(tmp_path / "one.tsv", PAIRS[:1])], "too few rows"),
         (["--tsv", tmp_path / "one.tsv", "--columns", 0, 5], "columns.*needs at least 6"),
         (["--saved", tmp_path / "no.keras", "--summarize", "text"], "Cannot read a model from .*no.keras"),
     ):
         with pytest.raises(SystemExit) as stopped:
             summarize.main(parse(*options, "--output", tmp_path))
         assert re.search(f"^error: .*{message}", stopped.value.code), stopped.value.code
-    for options in (["--valid", "a"], ["--summarize", "text"], ["--tsv", "a", "--tfds", "b"]):
+    wrong = (["--pretrain", "1"], ["--minutes", "0"], ["--limit", "0"], ["--dropout", "-1"], ["--minutes", "inf"])
+    for options in (["--valid", "a"], ["--summarize", "text"], ["--tsv", "a", "--tfds", "b"], *wrong):
         with pytest.raises(SystemExit):
             parse(*options)
 

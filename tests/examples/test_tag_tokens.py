@@ -99,7 +99,9 @@ def test_labels_stand_at_the_first_piece_of_a_word():
 
 def test_the_floor_by_hand():
     known = [Row(["a", "b", "a"], ["O", "B-X", "B-X"], []), Row(["a", "c"], ["O", "O"], [])]
-    assert tag_tokens.most_frequent(known, [Row(["a", "b", "new"], [], [])]) == [["O", "B-X", "O"]]
+    assert tag_tokens.most_frequent(known, [Row(["a", "b", "new"], [], [])], False) == [["O", "B-X", "O"]]
+    assert tag_tokens.most_frequent(known, [Row(["B", "A"], [], [])], False) == [["O", "O"]]
+    assert tag_tokens.most_frequent(known, [Row(["B", "A"], [], [])], True) == [["B-X", "O"]]
 
 
 def test_no_held_out_text_is_trained_on_and_none_is_in_the_vocabulary(tmp_path, monkeypatch):

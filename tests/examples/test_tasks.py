@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+import docstrings
 import reading
 import tasks
 from docstrings import find_docstrings, find_parameters, find_texts
@@ -60,7 +61,8 @@ def test_rows_of_a_data_set(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
     assert list(reading.tfds_rows("reviews", "label", "text", limit=9)) == [(1, b"one"), (0, b"two")]
     assert list(reading.tfds_rows("reviews", "text")) == [(b"one",), (b"two",)]
-    assert asked == [("reviews", "train[:9]"), ("reviews", "train")]
+    assert list(reading.tfds_rows("reviews", "label", limit=1)) == [(1,)]
+    assert asked == [("reviews", "train")] * 3  # a slice longer than the data set is an error there
     with pytest.raises(ValueError, match="'reviews' has no feature 'image'. It has:.*label.*text"):
         list(reading.tfds_rows("reviews", "image"))
     feature = types.SimpleNamespace(feature=types.SimpleNamespace(names=["O", "B-X"]))
@@ -86,6 +88,8 @@ def test_bad_input_ends_with_one_line():
         with pytest.raises(SystemExit) as stopped, tasks.one_line_errors():
             raise error
         assert stopped.value.code == "error: why"
+    with pytest.raises(SystemExit, match="^stopped$"), tasks.one_line_errors():
+        raise KeyboardInterrupt
 
 
 def test_the_standard_library_is_there():
@@ -95,20 +99,33 @@ def test_the_standard_library_is_there():
 
 
 def test_docstrings_are_a_body_and_a_line():
-    pairs = find_docstrings(50)
-    assert len(set(pairs)) == 50
-    for body, line in pairs:
+    parts = find_docstrings(50)
+    assert [len(part) for part in parts] == [44, 3, 3] and len({pair for part in parts for pair in part}) == 50
+    for body, line in sum(map(list, parts), []):
         assert len(body.split()) >= 12 and 3 <= len(line.split()) <= 20 and line not in ("", body)
-    assert find_texts(2) == [f"{line} {body}" for body, line in pairs[:2]]
+    assert find_texts(50)[1] == [f"{line} {body}" for body, line in parts[1]]
+
+
+def test_docstrings_of_a_file_are_in_one_part_for_every_script(tmp_path):
+    """What one script is tested on, another one has not been pretrained on, whatever their limits."""
+    docstring = 'def f():\n    """Tell what {0} is.\n\n    It is {0}, and more words follow here, twelve in all."""\n'
+    files = [tmp_path / f"package{i % 7}" / "deep" / f"{i}.py" for i in range(200)]
+    for i, path in enumerate(files):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(docstring.format(f"item{i}_{j}") for j in range(3)))
+    find = docstrings.DOCSTRING.findall
+    many, few = (docstrings.in_parts(files, find, limit) for limit in (10_000, 50))
+    assert sum(map(len, many)) == 600 and all(many) and sum(map(len, few)) == 50
+    for part, same in zip(few, many):
+        assert part and {*part} <= {*same}
 
 
 def test_parameters_are_a_name_a_type_and_what_it_is():
-    found = find_parameters(50, longest=40)
-    assert len({parameters for _, parameters in found}) == 50
-    for path, parameters in found:
-        text = " ".join(path.read_text(encoding="utf-8").split())
+    parts = find_parameters(50, longest=40)
+    assert [len(part) for part in parts] == [44, 3, 3] and len({*sum(parts, [])}) == 50
+    for parameters in sum(parts, []):
         assert parameters and sum(len(cell.split()) for cells in parameters for cell in cells) <= 40
-        assert all(f"{name} : {kind} {what}" in text for name, kind, what in parameters)
+        assert all(all(cells) and cells[0].isidentifier() for cells in parameters)
 
 
 def test_parts_hold_different_rows_and_training_gives_way(capsys):
@@ -118,13 +135,14 @@ def test_parts_hold_different_rows_and_training_gives_way(capsys):
     train, valid, test = reading.read_parts(args, read, None, None, None, key=str)
     assert test == files["b"] and len(valid) <= 2 and not {*train} & {*valid, "a", "b"}
     assert sorted(train + valid) == files["a"][2:]
-    assert "3 to test; 2 are left out, since another part has the same" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "2 rows are left out, since another part" in printed and "3 to test" in printed
     args.tfds, args.data, args.test = "letters", None, None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "tfds_rows", lambda name, *features, limit: [(x, None) for x in "abc"[:limit]])
+        patch.setattr(reading, "tfds_rows", lambda name, *features, limit: [(x, None) for x in "abc"[:limit]])
         parts = reading.read_parts(args, None, "xy", lambda x, y: x, None, key=str)
     assert sorted(sum(parts, [])) == [*"abc"]
     files["b"] = files["a"]
     args = tasks.parse_with_rows(tasks.options("", minutes=1.0, limit=9), ["--data", "a", "--test", "b"], "rows")
-    with pytest.raises(ValueError, match="all rows of one part are in another one"):
+    with pytest.raises(ValueError, match="too few rows: of one part none is left"):
         reading.read_parts(args, read, None, None, None, key=str)
