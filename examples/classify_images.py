@@ -8,6 +8,7 @@
 
 The floor is the most frequent class; a logistic regression on the pixels stands beside the model. Ctrl-C ends the
 training early. Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+To copy it, take `images.py`, `reading.py` and `tasks.py` along.
 """
 
 import shlex

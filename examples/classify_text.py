@@ -9,6 +9,7 @@
 
 The floor is the most frequent class; a logistic regression on pieces of words stands beside the model. Ctrl-C ends the
 training early. Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+To copy it, take `encoder.py`, `names.py`, `reading.py` and `tasks.py` along.
 """
 
 import shlex

@@ -1,7 +1,9 @@
 """What the scripts share: what is held out is held out, and files that cannot be read are named."""
 
+import re
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ import docstrings
 import reading
 import tasks
 from docstrings import find_docstrings, find_parameters, find_texts
+
+FOLDER = Path(tasks.__file__).parent
 
 
 def test_copies_of_a_row_are_in_one_part():
@@ -146,3 +150,19 @@ def test_parts_hold_different_rows_and_training_gives_way(capsys):
     args = tasks.parse_with_rows(tasks.options("", minutes=1.0, limit=9), ["--data", "a", "--test", "b"], "rows")
     with pytest.raises(ValueError, match="too few rows: of one part none is left"):
         reading.read_parts(args, read, None, None, None, key=str)
+
+
+SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if "    python examples/" in path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_says_what_else_it_takes_to_copy_it(path):
+    found, others = set(), [path.stem]
+    while others:
+        text = (FOLDER / f"{others.pop()}.py").read_text(encoding="utf-8")
+        new = {name for name in re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE)} - found
+        others += [name for name in new if (FOLDER / f"{name}.py").is_file()]
+        found |= {*others} & new
+    (said,) = re.findall(r"^To copy it, take (.*) along\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)\.py`", said)) == sorted(found)
+    assert len(SCRIPTS) == 12

@@ -230,6 +230,35 @@ def test_one_stream_whatever_the_batches(name):
     assert set(np.unique(weights)) <= {0.0, 1.0}
 
 
+def test_loaders_of_others_give_the_same_stream():
+    """tf.data, and a loader of PyTorch with workers of its own: a row's number says what is drawn for it."""
+    import tensorflow as tf
+    import torch
+
+    texts = rows(6, 20)
+    objective = MaskedLM(SIZE, MASK, (START, STOP), seed=3)
+    expected = objective(texts)
+    names = ["token_ids", "labels", "weights"]
+
+    def examples():
+        for number, row in enumerate(texts):
+            example = objective.example(row, number)
+            yield tuple(np.asarray(example[name], "int32") for name in names)
+
+    data = tf.data.Dataset.from_generator(examples, output_signature=(tf.TensorSpec((None,), tf.int32),) * 3)
+    (batch,) = data.batch(6).as_numpy_iterator()
+    for found, wanted in zip(batch, expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+    def collate(pairs):
+        numbers, some = zip(*pairs)
+        return objective(some, first=numbers[0])
+
+    loader = torch.utils.data.DataLoader([*enumerate(texts)], batch_size=3, collate_fn=collate)
+    for found, wanted in zip(zip(*loader), expected, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), wanted)
+
+
 def test_prefixes_and_rests_make_the_row():
     cuts = set()
     for number, row in enumerate(rows(200, 6)):
@@ -256,6 +285,16 @@ def test_the_longest_is_reached():
         assert all(max(x[key] for x in lengths) == size for key, size in objective.longest(row).items())
     # Every run is of length 0 or 1 with a mean of 0.05: without a limit some thousand masks for each token.
     assert len(Denoising(MASK, START, STOP, mean_length=0.001).example(row)["encoder_token_ids"]) < 1e5
+
+
+def test_batches_to_compare_with_are_the_same_in_every_epoch():
+    objective = MaskedLM(SIZE, MASK, (START, STOP))
+    for again in (True, False):
+        data = Batches(rows(4, 20), objective, batch_size=2, again=again)
+        before = [data[i][0] for i in range(len(data))]
+        data.on_epoch_end()
+        after = [data[i][0] for i in range(len(data))]
+        assert any((x != y).any() for x, y in zip(before, after)) == again
 
 
 class TestBatches:
