@@ -160,7 +160,7 @@ def test_a_script_says_what_else_it_takes_to_copy_it(path):
     found, others = set(), [path.stem]
     while others:
         text = (FOLDER / f"{others.pop()}.py").read_text(encoding="utf-8")
-        new = {name for name in re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE)} - found
+        new = {*re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE)} - found
         others += [name for name in new if (FOLDER / f"{name}.py").is_file()]
         found |= {*others} & new
     (said,) = re.findall(r"^To copy it, take (.*) along\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
