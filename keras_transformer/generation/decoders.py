@@ -117,7 +117,8 @@ class CachedDecoder:
             slot: entry if is_frozen(entry) else take_rows(entry, rows) for slot, entry in cache["layers"].items()
         }
         # A row that wrote an id that the model masks has a hole of its own.
-        return {**state, "cache": {**cache, "positions": take_rows(cache["positions"], rows), "layers": layers}}
+        moved = {name: take_rows(cache[name], rows) for name in ("positions", "hidden")}
+        return {**state, "cache": {**cache, **moved, "layers": layers}}
 
 
 class CachedEncoderDecoder(CachedDecoder):

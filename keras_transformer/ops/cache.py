@@ -12,6 +12,7 @@ A cache is a plain nested dict of tensors, made and updated by pure functions:
 
     {"index": ()          int32, the slot that the next token is written to, shared by all rows,
      "positions": (B, S)  int32, the position of the token in each slot; -1 where there is none,
+     "hidden": {"0": (B, S)}  boolean, for each mask of tokens that layers are called with, what it hides,
      "layers": {"0": {"key": (B, K, S, H), "value": (B, K, S, H)},                           grows with the text
                 "1": {"key": (B, K, W, H), "value": (B, K, W, H), "positions": (B, W)},      a sliding window
                 "2": {"encoder_key": (B, K, S, H), "encoder_value": (B, K, S, H), "encoder_positions": (B, S)},
@@ -65,15 +66,14 @@ class DecodingScope(Scope):
         if positions is None or len(positions.shape) != 2:
             shape = None if positions is None else tuple(positions.shape)
             raise ValueError(f"`positions` must be an int32 array of shape (batch, length). Received shape: {shape}")
-        self.positions = self._fed_positions = ops.cast(positions, "int32")
+        self.positions = ops.cast(positions, "int32")
         self.encoder_positions = encoder_positions
         if dtype not in entries.CACHE_DTYPES:
             raise ValueError(f"The dtype of a cache must be one of {entries.CACHE_DTYPES}. Received: {dtype!r}")
         self._given = cache
         self._dtype, self._spare = dtype, spare
         self._reached = 0
-        self._layers = {}
-        self._folded = False
+        self._layers, self._masks = {}, []  # each mask with what it hides of the tokens fed now, and of all
         num_new = self.positions.shape[1]
         if cache is False:
             self.key_positions = self.positions
@@ -95,8 +95,8 @@ class DecodingScope(Scope):
 
     @property
     def seen_positions(self):
-        """Positions (B, S) of all that the tokens fed now may attend to, as `write` returns them without a window."""
-        return self._fed_positions if self._given in (None, False) else self.key_positions
+        """Positions (B, S) of all that the tokens fed now may attend to, what masks hide and windows leave included."""
+        return self.positions if self._given in (None, False) else self.key_positions
 
     @property
     def begins(self):
@@ -109,7 +109,8 @@ class DecodingScope(Scope):
         if not self.caches:
             raise ValueError("A scope with `cache=False` supplies positions only and has no cache.")
         index = ops.cast(self._index + self.positions.shape[1], "int32")
-        return {"index": index, "positions": self.key_positions, "layers": self._layers}
+        hidden = {str(number): of_all for number, (_, _, of_all) in enumerate(self._masks)}
+        return {"index": index, "positions": self.key_positions, "hidden": hidden, "layers": self._layers}
 
     def write(self, key, value, key_mask=None, sliding_window=None):
         """Append keys and values (B, T, K, H) of a causal self-attention, which sees the last `sliding_window` ones.
@@ -117,17 +118,17 @@ class DecodingScope(Scope):
         Returns:
             `(key, value, positions)` of all that the tokens fed now may attend to: (B, S, K, H) twice and (B, S).
         """
-        self._fold(key_mask)
+        fed, seen = self._visible(key_mask)
         slot = self._next_slot()
         old = None if self._given is None else self._entry(slot)
         new = entries.pack(key, value, self._dtype if old is None else entries.dtype_of(old))
         if sliding_window is None:
             self._layers[slot] = entries.grow(old, new, self._index, self._length)
             if old is None:
-                return *entries.unpack(new), self._fed_positions
-            return *entries.unpack(self._layers[slot]), self.key_positions
+                return *entries.unpack(new), fed
+            return *entries.unpack(self._layers[slot]), seen
         window = sliding_window + self._spare
-        self._layers[slot], seen = entries.roll(old, new, self._fed_positions, self.positions, self._length, window)
+        self._layers[slot], seen = entries.roll(old, new, fed, self.positions, self._length, window)
         return *entries.unpack(seen), seen["positions"]
 
     def freeze(self, project, key_mask=None):
@@ -166,11 +167,8 @@ class DecodingScope(Scope):
         Returns:
             The outputs and the last states.
         """
-        self._fold(mask)
         slot, positions = self._next_slot(), self.positions
-        is_token = self._fed_positions > NOT_A_TOKEN
-        if mask is not None:
-            is_token = ops.logical_and(is_token, ops.cast(mask, "bool"))
+        is_token = self._visible(mask)[0] > NOT_A_TOKEN
         entry = entries.first_state(start(), self._spare) if self._given is None else self._entry(slot)
         all_of_them = positions.shape[1] <= entries.num_slots(entry)  # else those that may be returned to come later
         outputs, states = run(entries.recall(entry, positions), is_token, all_of_them)
@@ -192,17 +190,32 @@ class DecodingScope(Scope):
                 "the cache belongs to another model, or the model calls other layers than before."
             ) from None
 
-    def _fold(self, key_mask):
-        # The implicit mask of the tokens fed now (a pad id in the middle of a text) hides their slots for good.
-        # It is one mask for the whole stack, so the first layer that brings it is enough.
-        if key_mask is None or self._folded:
-            return
-        self._folded = True
-        self._fed_positions = ops.where(ops.cast(key_mask, "bool"), self.positions, NOT_A_TOKEN)
-        if self._given is None:
-            self.key_positions = pad_slots(self._fed_positions, self._length, fill=NOT_A_TOKEN, axis=1)
-        else:
-            self.key_positions = update_slots(self.key_positions, self._index, self._fed_positions, axis=1)
+    def _visible(self, mask):
+        """Positions (B, T) of the tokens fed now and (B, S) of all, -1 where the mask (B, T) hides one for good.
+
+        An id that the model masks may stand in the middle of a text. As a rule all layers are called with one mask, or
+        with none, but what stands between them may drop it.
+        """
+        if mask is None:
+            return self.positions, self.key_positions
+        known = next((found for found in self._masks if found[0] is mask), None)
+        if known is None:
+            fed = ops.logical_not(ops.cast(mask, "bool"))
+            if self._given is None:
+                of_all = pad_slots(fed, self._length, fill=False, axis=1)
+            else:
+                of_all = update_slots(self._hidden_before(len(self._masks)), self._index, fed, axis=1)
+            known = (mask, fed, of_all)
+            self._masks.append(known)
+        return tuple(
+            ops.where(hidden, NOT_A_TOKEN, positions)
+            for hidden, positions in zip(known[1:], (self.positions, self.key_positions), strict=True)
+        )
+
+    def _hidden_before(self, number):
+        """What the mask of this number has hidden so far: of a cache that began without it nothing."""
+        hidden = self._given.get("hidden", {}).get(str(number))
+        return ops.zeros(self._given["positions"].shape, "bool") if hidden is None else hidden
 
     def _check_room(self, num_new):
         index = concrete(self._index)
@@ -226,6 +239,7 @@ def extend_cache(cache, length, spare=0):
     return {
         "index": cache["index"],
         "positions": pad_slots(cache["positions"], length, fill=NOT_A_TOKEN, axis=1),
+        "hidden": {mask: pad_slots(x, length, fill=False, axis=1) for mask, x in cache.get("hidden", {}).items()},
         "layers": {slot: entries.extend(entry, length, spare) for slot, entry in cache["layers"].items()},
     }
 

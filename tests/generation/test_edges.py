@@ -239,3 +239,38 @@ def test_a_mask_of_one_row_and_a_bound_method():
             return model(ids)
 
     assert kt.generate(Wrapped().logits, [[5, 6]], 3)[0, 2:].tolist() == expected
+
+
+class DropsTheMask(keras.layers.Layer):
+    def call(self, x):
+        return 1.0 * x
+
+
+def two_masks(between):
+    """Two blocks, of which the second sees other tokens than the first."""
+    ids = keras.Input((None,), dtype="int32")
+    x = kt.layers.PositionalEmbedding(VOCABULARY_SIZE, 16, pad_token_id=0 if between == "dropped" else None)(ids)
+    x = kt.layers.DecoderBlock(2, 16)(x)
+    if between == "dropped":
+        x = kt.layers.DecoderBlock(2, 16)(DropsTheMask()(x))
+    else:
+        x = kt.layers.DecoderBlock(2, 16)(x, padding_mask=ops.not_equal(ids, 7))
+    return keras.Model(ids, keras.layers.Dense(VOCABULARY_SIZE)(x))
+
+
+@pytest.mark.parametrize("between", ["dropped", "given"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}], ids=str)
+def test_masks_that_differ_by_layer(between, options):
+    """An id that one layer's mask hides in the middle of a text is there for the others."""
+    model, prompts = two_masks(between), [[5, 0, 6, 7, 8], [7, 9], [6, 7, 0, 0, 7, 7, 5]]
+    written = kt.generate(model, prompts, 7, stop_token_id=[], cache=True, **options)
+    assert (written == kt.generate(model, prompts, 7, stop_token_id=[], cache=False, **options)).all()
+    if not options:
+        cache = kt.prefill(model, prompts).kept.state["cache"]
+        assert len(cache["hidden"]) == 1 and len(cache["layers"]) == 2
+
+
+def test_layers_with_one_mask_share_it():
+    cache = kt.prefill(stacked_gpt(pad_token_id=0, num_layers=2), [[5, 0, 6]]).kept.state["cache"]
+    assert len(cache["hidden"]) == 1
+    assert kt.prefill(stacked_gpt(num_layers=2), [[5, 0, 6]]).kept.state["cache"]["hidden"] == {}
