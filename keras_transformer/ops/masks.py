@@ -7,6 +7,8 @@ either side, a cache slot that has not been written, a row that has ended. Masks
 The idea that a mask is a function of positions is penzai's.
 """
 
+import keras
+import numpy as np
 from keras import ops
 
 NOT_A_TOKEN = -1
@@ -69,10 +71,16 @@ def token_positions(mask):
 
 
 def combine(*masks):
-    """Logical and of the masks that are not None; None when all are."""
-    combined = None
+    """Logical and of the masks that are not None; None when all are.
+
+    One and the same mask comes back as it is: a cache knows masks again by that.
+    """
+    combined, given = None, []
     for mask in masks:
-        if mask is not None:
-            mask = ops.cast(mask, "bool")
-            combined = mask if combined is None else ops.logical_and(combined, mask)
+        if mask is None or any(mask is other for other in given):
+            continue
+        given.append(mask)
+        is_bool = not isinstance(mask, np.ndarray) and keras.backend.standardize_dtype(mask.dtype) == "bool"
+        mask = mask if is_bool else ops.cast(mask, "bool")
+        combined = mask if combined is None else ops.logical_and(combined, mask)
     return combined
