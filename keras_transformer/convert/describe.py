@@ -2,7 +2,7 @@
 
 import re
 
-from keras_transformer.convert import files, heads
+from keras_transformer.convert import files, heads, table
 from keras_transformer.convert.pretrained import arguments_of, family_of, no_other_errors
 
 
@@ -34,22 +34,24 @@ def describe(directory, head=None):
         of_head = ", ".join(f"{name}={value!r}" for name, value in of_head.items())
         lines.append(f"keras_transformer.models.with_head(model, {of_head})")
     found, prefix = heads.tables(family, config, wanted, head), getattr(family, "PREFIX", "")
+    in_table = table.names_in_table(tensors, found["rows"], found["ignored"], prefix)
     width = max(map(len, tensors), default=0)
     for name, stored in tensors.items():
-        places = _place(name, found, prefix)
+        places = _place(in_table[name], found, getattr(family, "ZEROS", ()))
         lines.append(f"{name:{width}}  {stored.dtype} {list(stored.shape)}  {places}")
     return "\n".join(lines)
 
 
-def _place(name, found, prefix):
-    for full in (name, prefix + name):
-        for row in found["rows"]:
-            match = re.fullmatch(row.pattern(), full)
-            if match:
-                return "-> " + ", ".join(row.at(match[1] if match.groups() else "").paths)
-        for tied, twin in found["tied"]:
-            if full == tied:
-                return f"the same as {twin}"
-        if any(re.fullmatch(pattern, full) for pattern in found["ignored"]):
-            return "not needed"
+def _place(name, found, zeros):
+    for row in found["rows"]:
+        match = re.fullmatch(row.pattern(), name)
+        if match:
+            return "-> " + ", ".join(row.at(match[1] if match.groups() else "").paths)
+    for tied, twin in found["tied"]:
+        if name == tied:
+            return f"the same as {twin}"
+    if any(re.fullmatch(pattern, name) for pattern in found["ignored"]):
+        return "not needed"
+    if any(re.fullmatch(pattern, name) for pattern in zeros):
+        return "not needed if it is zero"
     return "no place"

@@ -140,18 +140,25 @@ def own_variables(model):
 
 def _as_in_table(tensors, rows, ignored, prefix):
     """The tensors under the names of the table, which have the prefix, and no older names of norms."""
-    known = re.compile("|".join(f"(?:{pattern})" for pattern in [*(row.pattern() for row in rows), *ignored]))
     found = {}
-    for name in tensors:
-        newer = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        names = (name, prefix + name, newer, prefix + newer)
-        found.setdefault(next(filter(known.fullmatch, names), name), []).append(name)
+    for name, in_table in names_in_table(tensors, rows, ignored, prefix).items():
+        found.setdefault(in_table, []).append(name)
     twice = sorted(name for names in found.values() if len(names) > 1 for name in names)
     if twice:
         raise ValueError(
             f"The checkpoint has these tensors twice, with and without {prefix!r} or by older names: {twice}"
         )
     return {name: tensors[names[0]] for name, names in found.items()}
+
+
+def names_in_table(names, rows, ignored=(), prefix=""):
+    """{name of a tensor: what it is called in the table}, where there may be a prefix, or a newer name of a norm."""
+    known = re.compile("|".join(f"(?:{pattern})" for pattern in [*(row.pattern() for row in rows), *ignored]))
+    found = {}
+    for name in names:
+        newer = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        found[name] = next(filter(known.fullmatch, (name, prefix + name, newer, prefix + newer)), name)
+    return found
 
 
 def _sizes(row, variables):
