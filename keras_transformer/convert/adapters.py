@@ -10,7 +10,7 @@ import re
 import numpy as np
 from keras import ops
 
-from keras_transformer.convert import files, heads, table
+from keras_transformer.convert import choose_head, files, table
 from keras_transformer.convert.lora import adapters_of, is_adapter
 from keras_transformer.convert.pretrained import family_of
 from keras_transformer.layers import read_card, read_head
@@ -124,8 +124,8 @@ def _rows(model):
             "from there, so that it has the names of a family."
         )
     family, _ = family_of(published["config"])
-    head, _ = heads.written(family, published["config"], read_head(model))
-    return heads.rows(family.ROWS, "" if head is None else head.prefix, head), getattr(family, "PREFIX", "")
+    head, _ = choose_head.written(family, published["config"], read_head(model))
+    return choose_head.rows(family.ROWS, "" if head is None else head.prefix, head), getattr(family, "PREFIX", "")
 
 
 def _side_by_side(parts, row, variables):

@@ -2,7 +2,7 @@
 
 import re
 
-from keras_transformer.convert import files, heads, table
+from keras_transformer.convert import choose_head, files, table
 from keras_transformer.convert.pretrained import arguments_of, family_of, no_other_errors
 
 
@@ -24,16 +24,16 @@ def describe(directory, head=None):
     """
     config, tensors = files.read_config(directory), files.Tensors(directory)
     family, builder = family_of(config)
-    wanted = heads.find(family, config, head)
+    wanted = choose_head.find(family, config, head)
     with no_other_errors(config):
         arguments, _ = arguments_of(family, config, files.read_generation(directory), tensors, wanted)
-        of_head = {} if wanted is None else heads.options(wanted, config, head)
+        of_head = {} if wanted is None else choose_head.options(wanted, config, head)
     arguments = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     lines = [f"keras_transformer.models.{builder.__name__}(None, {arguments})"]
     if wanted is not None:
         of_head = ", ".join(f"{name}={value!r}" for name, value in of_head.items())
         lines.append(f"keras_transformer.models.with_head(model, {of_head})")
-    found, prefix = heads.tables(family, config, wanted, head), getattr(family, "PREFIX", "")
+    found, prefix = choose_head.tables(family, config, wanted, head), getattr(family, "PREFIX", "")
     in_table = table.names_in_table(tensors, found["rows"], found["ignored"], prefix)
     width = max(map(len, tensors), default=0)
     for name, stored in tensors.items():

@@ -5,9 +5,9 @@ import importlib
 import keras
 
 from keras_transformer import models
+from keras_transformer.convert.choose_head import class_name
 from keras_transformer.convert.config import builder_arguments
 from keras_transformer.convert.first_values import abandon
-from keras_transformer.convert.heads import class_name
 from keras_transformer.layers import DecoderBlock, EncoderBlock, ModelCard, PositionalEmbedding, read_card, read_head
 
 OTHER_NAMES = ("xlm-roberta", "camembert", "mt5")  # types that are tried under another name already

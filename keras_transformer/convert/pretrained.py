@@ -7,10 +7,12 @@ from types import MappingProxyType
 import keras
 
 from keras_transformer import models
-from keras_transformer.arguments import check_count, check_size
-from keras_transformer.convert import files, heads, pooling, table
+from keras_transformer.arguments import check_size
+from keras_transformer.convert import choose_head, files, heads, pooling, table
+from keras_transformer.convert.changes import config_with, up_to_date
 from keras_transformer.convert.config import builder_arguments
 from keras_transformer.convert.first_values import FirstValues, abandoned_on_error
+from keras_transformer.convert.limits import check_sizes
 from keras_transformer.convert.new_config import config_for
 from keras_transformer.layers import read_card, read_head
 
@@ -23,14 +25,7 @@ BUILDERS = MappingProxyType(
     | {"t5": "t5", **dict.fromkeys(("deit", "vit"), "vit")}
 )
 TYPES = ("float32", "float16", "bfloat16")
-SIZES = ("vocabulary_size", "max_sequence_length", "intermediate_dim", "hidden_dim", "num_classes", "num_segments")
-SIZES += ("num_experts", "decoder_intermediate_dim", "relative_buckets")
-LAYERS = ("num_layers", "num_decoder_layers")
-# Options that a config need not say for the weights to mean the same.
-OF_USE = ("name", "seed", "dropout", "feed_forward_dropout", "stochastic_depth", "with_segments")
-OF_USE += ("pad_token_id", "start_token_id", "stop_token_id")
 OF_GENERATION = MappingProxyType({"eos_token_id": "stop_token_id", "decoder_start_token_id": "start_token_id"})
-OF_TRAINING = ("_initializer", "_regularizer", "_constraint")
 
 
 def load_pretrained(directory, head=None, dtype=None, **options):
@@ -41,8 +36,8 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     Tensors are read one after another, and variables begin with them, so loading takes the model's memory and one
     tensor more, and the time of reading.
 
-    The families are BERT, RoBERTa, DistilBERT, GPT-2, OPT, Llama, Mistral, Mixtral, Phi-3, Qwen 2, Qwen 3, Gemma 2,
-    Gemma 3 (text), T5, mT5, BART, mBART, Marian, ViT and DeiT, with the heads of `transformers` for classes, tokens and
+    The families are BERT, RoBERTa, DistilBERT, GPT-2, OPT, Llama, Mistral, Mixtral, Phi-3, Qwen 2, Qwen 3, Gemma,
+    Gemma 2, Gemma 3 (text), T5, mT5, BART, mBART, Marian, ViT and DeiT, with the heads of `transformers` for classes, tokens and
     answers, and BERT's masked language model and next sentence.
 
     Args:
@@ -78,25 +73,25 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     config, generation = files.read_config(directory), files.read_generation(directory)
     tensors = files.Tensors(directory)
     family, builder = family_of(config)
-    wanted = heads.find(family, config, head)
+    wanted = choose_head.find(family, config, head)
     with keras.StatelessScope():  # variables get their first values, those of the folder, as it ends
         with no_other_errors(config):
             arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
             arguments |= options
-            of_head = {} if wanted is None else heads.options(wanted, config, head)
+            of_head = {} if wanted is None else choose_head.options(wanted, config, head)
             of_head |= {"pooling": pooling.read_pooling(directory)} if wanted is heads.SENTENCES else {}
-            _check_sizes({**arguments, **of_head}, tensors)
+            check_sizes({**arguments, **of_head}, tensors)
             model = builder(None, dtype=dtype or _dtype(tensors, family.IGNORED), **arguments)
             whole = models.with_head(model, **of_head) if of_head else model
         with abandoned_on_error(model), abandoned_on_error(whole):
-            has_head = heads.is_in(tensors, wanted, asked=head)
-            tables = heads.tables(family, config, wanted if has_head else None, head)
+            has_head = choose_head.is_in(tensors, wanted, asked=head)
+            tables = choose_head.tables(family, config, wanted if has_head else None, head)
             values = values_for(whole if has_head else model, tensors, family, tables)
             first_values = FirstValues(whole, values)
     first_values.finish()
     prefix = getattr(family, "PREFIX", "")
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
-    told, untold = _config_with(options, config, family.FIELDS)
+    told, untold = config_with(options, config, family.FIELDS)
     changed = {theirs: options[ours] for theirs, ours in OF_GENERATION.items() if ours in options}
     generation |= {theirs: value for theirs, value in changed.items() if theirs in generation}
     published = {"config": told, "is_bare": is_bare, "untold": untold, "generation": generation, "elsewhere": elsewhere}
@@ -141,10 +136,10 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
             f"{published['config']['model_type']!r} can say: what reads the folder would be another model."
         )
     family, _ = family_of(published["config"])
-    head, config = heads.written(family, published["config"], read_head(model))
+    head, config = choose_head.written(family, published["config"], read_head(model))
     if "published" in card:
-        config = _up_to_date(config, family.FIELDS, published.get("elsewhere", {}), card)
-    tensors = table.save(model, heads.rows(family.ROWS, "" if head is None else head.prefix, head))
+        config = up_to_date(config, family.FIELDS, published.get("elsewhere", {}), card)
+    tensors = table.save(model, choose_head.rows(family.ROWS, "" if head is None else head.prefix, head))
     if published.get("is_bare") and head is None:
         tensors = {name.removeprefix(family.PREFIX): x for name, x in tensors.items()}
     dtype = next(iter(tensors.values())).dtype  # of the first table: some layers compute in 32 bits whatever it is
@@ -222,52 +217,6 @@ def _of_generation(generation, family):
     }
 
 
-def _config_with(options, config, fields):
-    """The config of a model that was built with options beside it, and the names of those it has no word for."""
-    found, untold = dict(config), []
-    for name, value in options.items():
-        arguments = builder_arguments(found, fields)
-        if name == "pad_token_id" and all(field.ours != name for field in fields):
-            found[name] = value  # which a reader needs to find a text's last token
-        if name in OF_USE or name.endswith(OF_TRAINING) or (name in arguments and arguments[name] == value):
-            continue
-        entries = (
-            (field.theirs, theirs)
-            for field in fields
-            if field.ours == name and field.theirs is not None
-            for theirs in ([value] if field.values is None else field.values)
-        )
-        for theirs, entry in entries:
-            try:
-                says = builder_arguments({**found, theirs: entry}, fields)
-            except (ValueError, TypeError):
-                continue
-            if says == {**arguments, name: value}:
-                found[theirs] = entry
-                break
-        else:
-            untold.append(name)
-    return found, untold
-
-
-def _up_to_date(config, fields, elsewhere, card):
-    """The config of a model whose card says something else by now, such as images of another size."""
-    arguments, found = builder_arguments(config, fields) | elsewhere, dict(config)
-    for field in fields:
-        is_plain = field.values is None and not field.counted and (field.power, field.times, field.plus) == (1, 1, 0)
-        if is_plain and field.theirs in config and field.ours in arguments and field.ours in card:
-            value = _unpaired(card[field.ours])
-            if value != _unpaired(arguments[field.ours]):
-                found[field.theirs] = value
-    return found
-
-
-def _unpaired(value):
-    """One number for a pair of equal ones."""
-    is_pair = isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]
-    return value[0] if is_pair else list(value) if isinstance(value, tuple) else value
-
-
 def family_of(config):
     """The module and the builder for a config."""
     known = {}
@@ -285,35 +234,3 @@ def _dtype(tensors, ignored):
     return found if found in TYPES else "float32"
 
 
-def _check_sizes(arguments, tensors):
-    """Refuse sizes that the tensors cannot have, before anything so large is made."""
-    for name in (*SIZES, *LAYERS, "num_heads", "key_dim"):
-        if arguments.get(name) is not None:
-            check_count(0, **{name: arguments[name]})
-    limit, layers = tensors.num_elements, sum(arguments.get(name) or 0 for name in LAYERS)
-    hidden = arguments.get("hidden_dim") or 1
-    heads = (arguments.get("num_heads") or 1) * (arguments.get("key_dim") or 1)
-    products = {"num_layers": layers * hidden, "num_heads": heads * hidden * max(layers, 1)}
-    products |= {name: hidden * (arguments.get(name) or 1) for name in SIZES}
-    products["intermediate_dim"] *= max(layers, 1) * (arguments.get("num_experts") or 1)
-    products |= _products_of_patches(arguments, hidden)
-    if layers > len(tensors):
-        raise ValueError(f"{files.CONFIG} asks for {layers:,} layers, more than the checkpoint has tensors.")
-    for name, product in products.items():
-        if product > limit:
-            raise ValueError(
-                f"{files.CONFIG} asks for {name}={arguments.get(name)!r} with hidden_dim={hidden!r}, more than the "
-                f"{limit:,} numbers of the checkpoint can hold."
-            )
-
-
-def _products_of_patches(arguments, hidden):
-    """Numbers in the tables that a model of images has."""
-    image, patch, channels = (arguments.get(name, 1) for name in ("image_size", "patch_size", "num_channels"))
-    sizes = [[x] * 2 if isinstance(x, int) else x for x in (image, patch)]
-    if not all(isinstance(x, (list, tuple)) and len(x) == 2 and all(isinstance(n, int) for n in x) for x in sizes):
-        return {}  # the builder refuses it
-    check_count(1, num_channels=channels, patch_size=min(sizes[1]), image_size=min(sizes[0]))
-    (height, width), (rows, columns) = sizes
-    places = (height // rows) * (width // columns)
-    return {"image_size": places * hidden, "patch_size": rows * columns * channels * hidden}
