@@ -37,8 +37,8 @@ def load_pretrained(directory, head=None, dtype=None, **options):
     tensor more, and the time of reading.
 
     The families are BERT, RoBERTa, DistilBERT, GPT-2, OPT, Llama, Mistral, Mixtral, Phi-3, Qwen 2, Qwen 3, Gemma,
-    Gemma 2, Gemma 3 (text), T5, mT5, BART, mBART, Marian, ViT and DeiT, with the heads of `transformers` for classes, tokens and
-    answers, and BERT's masked language model and next sentence.
+    Gemma 2, Gemma 3 (text), T5, mT5, BART, mBART, Marian, ViT and DeiT, with the heads of `transformers` for classes,
+    tokens and answers, as far as `docs/checkpoints.md` lists them, and BERT's masked language model and next sentence.
 
     Args:
         directory: the folder.
