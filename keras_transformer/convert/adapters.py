@@ -125,7 +125,7 @@ def _rows(model):
         )
     family, _ = family_of(published["config"])
     head, _ = choose_head.written(family, published["config"], read_head(model))
-    return choose_head.rows(family.ROWS, "" if head is None else head.prefix, head), getattr(family, "PREFIX", "")
+    return choose_head.rows(family.ROWS, head, head), getattr(family, "PREFIX", "")
 
 
 def _side_by_side(parts, row, variables):

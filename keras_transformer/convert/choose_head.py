@@ -5,7 +5,6 @@ import warnings
 from types import MappingProxyType
 
 from keras_transformer.convert.heads import SENTENCES
-from keras_transformer.convert.rows import under
 
 # What `transformers` calls the classes of each type; where they have another name with a head of a task, that too.
 CLASSES = MappingProxyType(
@@ -119,25 +118,31 @@ def tables(family, config, head, asked):
     Heads are only left off where another one, or none, was asked for: else a tensor without a place is an error.
     """
     folder = family.HEADS.get(kind_of(config))
-    prefix = "" if folder is None else folder.prefix
     others = []
     if asked is not None:
         others = [row for other in family.HEADS.values() for row in other.rows]
         others += [] if head is None else [row for row in family.ROWS if _is_own(row)]
-    tied = [(prefix + name, prefix + twin) for name, twin in getattr(family, "TIED", ())]
+    tied = [tuple(map(_around(folder), pair)) for pair in getattr(family, "TIED", ())]
     return {
-        "rows": rows(family.ROWS, prefix, head),
+        "rows": rows(family.ROWS, folder, head),
         "ignored": [*family.IGNORED, *(re.escape(row.theirs) for row in others)],
         "tied": [*tied, *(() if head is None else head.tied)],
     }
 
 
-def rows(below, prefix, head):
-    """The rows of a model with the `Head`, or None; logits of its own, and what the head has instead, are left off."""
+def rows(below, outer, head):
+    """The rows of a model with the `Head`, or None; logits of its own, and what the head has instead, are left off.
+
+    `outer` is the `Head`, or None, that decides what the other tensors are called.
+    """
     of_head = () if head is None else head.rows
     replaced = {path for row in of_head for path in row.paths}
     kept = [row for row in below if not (replaced & {*row.paths} or (head is not None and _is_own(row)))]
-    return [*under(prefix, "", kept), *of_head]
+    return [*(row._replace(theirs=_around(outer)(row.theirs)) for row in kept), *of_head]
+
+
+def _around(head):
+    return (lambda name: name) if head is None else head.around
 
 
 def _is_own(row):

@@ -14,7 +14,7 @@ class Head(NamedTuple):
         ours: its name for `with_head`.
         rows: of the table, those of the head's own tensors.
         tied: pairs of names; the first holds what the second does.
-        prefix: what stands in front of all other names where there is this head.
+        prefix: what stands in front of all other names where there is this head, in place of `replaces`.
         needs: (entry of the config, the one value with which ours is the same), or None.
     """
 
@@ -22,7 +22,12 @@ class Head(NamedTuple):
     rows: Sequence = ()
     tied: Sequence = ()
     prefix: str = ""
+    replaces: str = ""
     needs: tuple | None = None
+
+    def around(self, name):
+        """The name of another tensor where there is this head."""
+        return self.prefix + name.removeprefix(self.replaces)
 
 
 CLASSIFIER = dense("classifier", "classifier")
@@ -109,6 +114,10 @@ LLAMA = MappingProxyType(
         "ForTokenClassification": Head("token_classification", dense("score", "classifier")),
     }
 )
+LLAMA_WITH_ANSWERS = MappingProxyType(
+    {**LLAMA, "ForQuestionAnswering": Head("question_answering", SPAN, prefix="transformer.", replaces="model.")}
+)
+MISTRAL = MappingProxyType({**LLAMA, "ForQuestionAnswering": Head("question_answering", SPAN)})
 OPT = MappingProxyType(
     {
         "ForSequenceClassification": Head("sequence_classification", SCORE),

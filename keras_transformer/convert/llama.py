@@ -5,7 +5,7 @@ from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.rows import FROM_HEADS, LINEAR, TABLE, Row, dense, rms_norm, under
 
 MODEL_TYPES = ("llama",)
-KIND, HEADS = "ForCausalLM", heads.LLAMA
+KIND, HEADS = "ForCausalLM", heads.LLAMA_WITH_ANSWERS
 PREFIX = "model."
 
 # Scaled for texts that are longer than this.

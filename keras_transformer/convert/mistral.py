@@ -4,7 +4,7 @@ from keras_transformer.convert import heads, llama
 from keras_transformer.convert.config import Field
 
 MODEL_TYPES = ("mistral",)
-KIND, HEADS = "ForCausalLM", heads.LLAMA
+KIND, HEADS = "ForCausalLM", heads.MISTRAL
 PREFIX = llama.PREFIX
 
 FIELDS = [

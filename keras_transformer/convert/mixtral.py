@@ -5,7 +5,7 @@ from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.rows import LINEAR, Row, under
 
 MODEL_TYPES = ("mixtral",)
-KIND, HEADS = "ForCausalLM", heads.LLAMA
+KIND, HEADS = "ForCausalLM", heads.MISTRAL
 PREFIX = "model."
 
 FIELDS = [

@@ -4,7 +4,7 @@ from keras_transformer.convert import heads, llama
 from keras_transformer.convert.config import Field, same
 
 MODEL_TYPES = ("qwen2", "qwen3")
-KIND, HEADS = "ForCausalLM", heads.LLAMA
+KIND, HEADS = "ForCausalLM", heads.LLAMA_WITH_ANSWERS
 PREFIX = llama.PREFIX
 
 FIELDS = [
