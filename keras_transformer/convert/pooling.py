@@ -29,9 +29,11 @@ def read_pooling(directory):
     Raises:
         ValueError: it says several at once, one that `with_head` has not, or that something else becomes of a text.
     """
-    name = _pooling_folder(directory)
+    name, is_listed = _pooling_folder(directory)
     folder = files.folder_of(directory) / name
     if not folder.is_dir() or folder.is_symlink():
+        if is_listed:
+            raise ValueError(f"{MODULES} says that {name!r} pools, and there is no such folder.")
         return "mean"
     config = files.read_json(folder, files.CONFIG)
     chosen = [mode for mode, value in config.items() if mode.startswith("pooling_mode_") and value is True]
@@ -41,10 +43,10 @@ def read_pooling(directory):
 
 
 def _pooling_folder(directory):
-    """The name of the folder that says how to pool, by `modules.json` where there is one."""
+    """The name of the folder that says how to pool, by `modules.json` where there is one, and whether that lists it."""
+    found, is_listed = FOLDER, False
     if not os.path.lexists(files.folder_of(directory) / MODULES):
-        return FOLDER
-    found = FOLDER
+        return found, is_listed
     for module in files.read_json(directory, MODULES, list):
         module = module if isinstance(module, dict) else {}
         kind, path = (str(module.get(key)) for key in ("type", "path"))
@@ -56,8 +58,8 @@ def _pooling_folder(directory):
         if kind == "Pooling":
             if os.path.basename(path) != path or path in ("", ".", ".."):
                 raise ValueError(f"{MODULES} says that {path!r} pools, which is no folder of it.")
-            found = path
-    return found
+            found, is_listed = path, True
+    return found, is_listed
 
 
 def written(pooling, hidden_dim):

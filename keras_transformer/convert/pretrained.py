@@ -140,7 +140,7 @@ def save_pretrained(model, directory, max_shard_size=5 * 10**9):
     if "published" in card:
         config = up_to_date(config, family.FIELDS, published.get("elsewhere", {}), card)
     tensors = table.save(model, choose_head.rows(family.ROWS, head, head))
-    if published.get("is_bare") and head is None:
+    if published.get("is_bare") and head in (None, heads.SENTENCES):
         tensors = {name.removeprefix(family.PREFIX): x for name, x in tensors.items()}
     dtype = next(iter(tensors.values())).dtype  # of the first table: some layers compute in 32 bits whatever it is
     tensors = {name: x.astype(dtype, copy=False) for name, x in tensors.items()}

@@ -113,6 +113,7 @@ MODULES = {
     "something behind it": ([{**TRANSFORMER, "path": ""}, {"type": "a.Dense", "path": "2_Dense"}], "a.Dense"),
     "the model elsewhere": ([{**TRANSFORMER, "path": "0_Transformer"}], "load that folder"),
     "pooling outside": ([{**TRANSFORMER, "path": ""}, {**POOLING, "path": "../1_Pooling"}], "no folder of it"),
+    "no pooling there": ([{**TRANSFORMER, "path": ""}, {**POOLING, "path": "1_Pooling"}], "no such folder"),
     "no list": ({}, "modules.json must hold a JSON array"),
     "no modules": ([3], "type None"),
 }
