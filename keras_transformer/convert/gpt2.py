@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
-from keras_transformer.convert.rows import CONV1D, CONV1D_FROM_HEADS, TABLE, Row, dense, fused, layer_norm, under
+from keras_transformer.convert.rows import CONV1D, CONV1D_FROM_HEADS, LINEAR, TABLE, Row, dense, fused, layer_norm, under
 
 MODEL_TYPES = ("gpt2",)
 KIND, HEADS = "LMHeadModel", heads.GPT_2
@@ -31,7 +31,7 @@ FIELDS = [
     Field("scale_attn_weights", None, {True: None}, True),
     Field("scale_attn_by_inverse_layer_idx", None, {False: None}, False),
     Field("add_cross_attention", None, {False: None}, False),
-    Field("tie_word_embeddings", None, {True: None}, True),
+    Field("tie_word_embeddings", "tie_embeddings", default=True),
 ]
 
 ROWS = under(
@@ -55,6 +55,8 @@ ROWS = under(
         *layer_norm("ln_f", "decoder_norm"),
     ],
 )
+
+ROWS.append(Row("lm_head.weight", "logits/kernel", LINEAR))
 
 IGNORED = [r"transformer\.h\.\d+\.attn\.(masked_)?bias"]  # causal masks that older files hold
 TIED = [("lm_head.weight", "transformer.wte.weight")]

@@ -2,7 +2,7 @@
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, always, same
-from keras_transformer.convert.rows import FROM_HEADS, TABLE, Row, dense, layer_norm, under
+from keras_transformer.convert.rows import FROM_HEADS, LINEAR, TABLE, Row, dense, layer_norm, under
 
 MODEL_TYPES = ("opt",)
 KIND, HEADS = "ForCausalLM", heads.OPT
@@ -26,7 +26,7 @@ FIELDS = [
     Field("activation_function", "activation", {"relu": "relu", "gelu": "gelu"}, "relu"),
     Field("layer_norm_elementwise_affine", None, {True: None}, True),
     Field("_remove_final_layer_norm", None, {False: None}, False),
-    Field("tie_word_embeddings", None, {True: None}, True),
+    Field("tie_word_embeddings", "tie_embeddings", default=True),
 ]
 
 ROWS = under(
@@ -52,6 +52,8 @@ ROWS = under(
         *layer_norm("final_layer_norm", "decoder_norm"),
     ],
 )
+
+ROWS.append(Row("lm_head.weight", "logits/kernel", LINEAR))
 
 IGNORED = []
 TIED = [("lm_head.weight", "model.decoder.embed_tokens.weight")]

@@ -8,7 +8,7 @@ import keras
 
 from keras_transformer import layers
 from keras_transformer.arguments import check_size
-from keras_transformer.layers.common import check_token_ids, derived_seed
+from keras_transformer.layers.common import check_token_ids, clone_initializer, derived_seed
 from keras_transformer.models.common import final_norm, for_block
 from keras_transformer.models.sizes import sizes_of
 
@@ -28,12 +28,13 @@ def gpt(
     pad_token_id=None,
     start_token_id=None,
     stop_token_id=None,
+    tie_embeddings=True,
     seed=None,
     dtype=None,
     name="gpt",
     **block_options,
 ):
-    """GPT-2 as a functional model: tokens and learned positions, decoder blocks with the norm first, the tied head.
+    """GPT-2 as a functional model: tokens and learned positions, decoder blocks with the norm first, the head.
 
     Small has 124,439,808 parameters: tables (50,257 + 1,024) * 768, 12 blocks of 7,087,872, and a norm 2 * 768.
 
@@ -49,6 +50,7 @@ def gpt(
         pad_token_id: the id that is padding; None for none.
         start_token_id, stop_token_id: ids that begin and end a text; `generate` reads them from the model. Several
             may end it.
+        tie_embeddings: whether the table of tokens is the head, too, as published.
         seed: seed of all dropouts.
         dtype: dtype or policy of all layers; logits are float32.
         **block_options: further arguments of `DecoderBlock` (`norm_placement="pre"`, `use_bias`, `norm`, ...).
@@ -64,7 +66,7 @@ def gpt(
     ids = {"pad_token_id": pad_token_id, "start_token_id": start_token_id, "stop_token_id": stop_token_id}
     check_size(**sizes, **tables)
     check_token_ids(vocabulary_size, **ids)
-    config = {"family": "gpt", **sizes, **tables, **ids}
+    config = {"family": "gpt", **sizes, **tables, **ids, "tie_embeddings": tie_embeddings}
 
     token_ids = keras.Input((None,), dtype="int32", name="token_ids")
     embedding = layers.PositionalEmbedding(
@@ -89,4 +91,8 @@ def gpt(
     for i in range(num_layers):
         x = layers.DecoderBlock(**for_block(options, f"decoder_block_{i}", seed))(x)
     x = final_norm(x, options, "decoder_norm")
-    return keras.Model(token_ids, embedding(x, reverse=True), name=name)
+    if tie_embeddings:
+        return keras.Model(token_ids, embedding(x, reverse=True), name=name)
+    head = {"use_bias": False, "kernel_initializer": clone_initializer(options["kernel_initializer"], "logits")}
+    logits = keras.layers.Dense(vocabulary_size, **head, dtype="float32", name="logits")(x)
+    return keras.Model(token_ids, logits, name=name)

@@ -108,6 +108,8 @@ CASES = {
     "gpt2, inner size": Case(
         "gpt", gpt2, transformers.GPT2Config, {**GPT_2, "n_inner": 20, "activation_function": "gelu"}
     ),
+    "gpt2, a head of its own": Case("gpt", gpt2, transformers.GPT2Config, {**GPT_2, "tie_word_embeddings": False}),
+    "opt, a head of its own": Case("gpt", opt, transformers.OPTConfig, {**OPT, "tie_word_embeddings": False}),
     "llama": _llama(transformers.LlamaConfig, num_key_value_heads=4, **TWO_LAYERS),
     "llama, grouped, tied, biases": _llama(
         transformers.LlamaConfig, attention_bias=True, tie_word_embeddings=True, head_dim=6, rms_norm_eps=1e-2
