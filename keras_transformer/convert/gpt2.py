@@ -2,7 +2,17 @@
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
-from keras_transformer.convert.rows import CONV1D, CONV1D_FROM_HEADS, LINEAR, TABLE, Row, dense, fused, layer_norm, under
+from keras_transformer.convert.rows import (
+    CONV1D,
+    CONV1D_FROM_HEADS,
+    LINEAR,
+    TABLE,
+    Row,
+    dense,
+    fused,
+    layer_norm,
+    under,
+)
 
 MODEL_TYPES = ("gpt2",)
 KIND, HEADS = "LMHeadModel", heads.GPT_2
