@@ -19,6 +19,7 @@ import numpy as np
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ALIGNMENT = 64  # bytes
 LARGEST_JSON = 32 * 2**20  # bytes; an index of 100,000 tensors takes 10 million
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64", "I32": "int32"}
 DTYPES |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
@@ -40,9 +41,23 @@ class Stored(NamedTuple):
     dtype: str
 
     def __array__(self, dtype=None, copy=None):
+        kind = np.dtype(self.dtype)
         self.file.seek(self.begin)
-        array = np.fromfile(self.file, self.dtype, math.prod(self.shape)).reshape(self.shape)
+        array = _read(self.file, math.prod(self.shape) * kind.itemsize).view(kind).reshape(self.shape)
         return array if dtype is None else array.astype(dtype)
+
+
+def _read(file, size):
+    """The next bytes of a file, in memory that begins where JAX takes it over as it is."""
+    memory = np.empty(size + ALIGNMENT, "uint8")
+    memory = memory[-memory.ctypes.data % ALIGNMENT :][:size]
+    view, done = memoryview(memory), 0
+    while done < size:
+        count = file.readinto(view[done : done + 2**30])  # systems read no more than 2 GB at once
+        if not count:
+            raise ValueError(f"{file.name} ends in the middle of a tensor.")
+        done += count
+    return memory
 
 
 class Tensors(Mapping):
