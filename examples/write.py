@@ -11,7 +11,6 @@ To copy it, take `reading.py` and `tasks.py` along.
 """
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 
@@ -105,8 +104,10 @@ def main(args):
     with tasks.one_line_errors():
         if args.train:
             train(args)
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             write(args)
+        except KeyboardInterrupt:
+            print()  # the text ends here
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ PREFIX = llama.PREFIX
 # Of the first one and those behind it.
 COMMON = [
     *llama.SIZES,
+    Field("bos_token_id", "start_token_id", default=2),
+    Field("eos_token_id", "stop_token_id", default=1),
     *always(zero_centered=True),
     *same(attention_bias="use_bias"),
     Field("hidden_size", "embedding_scale", power=0.5),

@@ -19,6 +19,8 @@ KIND, HEADS = "LMHeadModel", heads.GPT_2
 PREFIX = "transformer."
 
 FIELDS = [
+    Field("bos_token_id", "start_token_id", default=50256),
+    Field("eos_token_id", "stop_token_id", default=50256),
     *same(
         vocab_size="vocabulary_size",
         n_positions="max_sequence_length",
@@ -27,8 +29,6 @@ FIELDS = [
         n_head="num_heads",
         resid_pdrop="dropout",
         layer_norm_epsilon="norm_epsilon",
-        bos_token_id="start_token_id",
-        eos_token_id="stop_token_id",
     ),
     Field("n_embd", "intermediate_dim", times=4),
     Field("n_inner", "intermediate_dim"),

@@ -20,11 +20,12 @@ SIZES = [
         head_dim="key_dim",
         hidden_size="hidden_dim",
         intermediate_size="intermediate_dim",
-        bos_token_id="start_token_id",
-        eos_token_id="stop_token_id",
     ),
     Field("rms_norm_eps", "norm_epsilon", default=1e-6),
 ]
+
+# Of Llama, Mistral and Mixtral.
+IDS = [Field("bos_token_id", "start_token_id", default=1), Field("eos_token_id", "stop_token_id", default=2)]
 
 COMMON = [
     *SIZES,
@@ -37,6 +38,7 @@ COMMON = [
 
 FIELDS = [
     *COMMON,
+    *IDS,
     Field("attention_bias", "use_bias", {True: True, False: False}, False),
     Field("mlp_bias", None, {False: None}, False),
 ]

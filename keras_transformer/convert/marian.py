@@ -9,6 +9,9 @@ KIND, HEADS = "MTModel", heads.NONE
 
 FIELDS = [
     *(field for field in bart.FIELDS if field.theirs not in ("model_type", "activation_function")),
+    Field("pad_token_id", "pad_token_id", default=58100),
+    Field("decoder_start_token_id", "start_token_id", default=58100),
+    Field("eos_token_id", "stop_token_id", default=0),
     *always(position="sinusoidal", sinusoid_layout="half", embedding_norm=False, logits_bias=True),
     Field(
         "activation_function", "activation", {"swish": "silu", "silu": "silu", "gelu": "gelu", "relu": "relu"}, "gelu"

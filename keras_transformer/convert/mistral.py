@@ -9,6 +9,7 @@ PREFIX = llama.PREFIX
 
 FIELDS = [
     *llama.COMMON,
+    *llama.IDS,
     Field("num_key_value_heads", "num_key_value_heads", default=8),
     Field("sliding_window", "sliding_window", default=4096),
 ]

@@ -12,6 +12,7 @@ FIELDS = [
     Field("rope_theta", "rotary_base", default=1e6),
     *(field for field in llama.COMMON if field.theirs != "rope_theta"),
     *same(sliding_window="sliding_window"),
+    *llama.IDS,
     Field("num_key_value_heads", "num_key_value_heads", default=8),
     Field("rms_norm_eps", "norm_epsilon", default=1e-5),
     Field("num_local_experts", "num_experts", default=8),

@@ -100,10 +100,14 @@ def _config(facts, kind, family):
 
 def _with_nothing(config, fields, facts):
     """The config with None for what the model is without, where it else were what `transformers` has by default."""
-    arguments = builder_arguments(config, fields)
-    names = [field.theirs for field in fields if field.ours not in facts and field.values is None and field.theirs]
-    nothing = {name: None for name in names if "." not in name and name not in config}
-    return {**nothing, **config} if builder_arguments({**nothing, **config}, fields) == arguments else config
+    for field in fields:
+        is_free = field.theirs and "." not in field.theirs and field.theirs not in config and field.values is None
+        if is_free and field.ours not in facts:
+            arguments = builder_arguments(config, fields)
+            without = {name: value for name, value in arguments.items() if name != field.ours}
+            if builder_arguments({**config, field.theirs: None}, fields) in (without, arguments):
+                config = {**config, field.theirs: None}
+    return config
 
 
 def _entries(field, value):

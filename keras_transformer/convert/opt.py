@@ -9,6 +9,8 @@ KIND, HEADS = "ForCausalLM", heads.OPT
 PREFIX = "model."
 
 FIELDS = [
+    Field("bos_token_id", "start_token_id", default=2),
+    Field("eos_token_id", "stop_token_id", default=2),
     *same(
         vocab_size="vocabulary_size",
         max_position_embeddings="max_sequence_length",
@@ -17,8 +19,6 @@ FIELDS = [
         num_attention_heads="num_heads",
         ffn_dim="intermediate_dim",
         dropout="dropout",
-        bos_token_id="start_token_id",
-        eos_token_id="stop_token_id",
     ),
     *always(position_offset=2),
     Field("enable_bias", "use_bias", {True: True, False: False}, True),

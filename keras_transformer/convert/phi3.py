@@ -10,6 +10,8 @@ PREFIX = "model."
 
 FIELDS = [
     *llama.COMMON,
+    Field("bos_token_id", "start_token_id", default=1),
+    Field("eos_token_id", "stop_token_id", default=32000),
     *same(sliding_window="sliding_window", resid_pdrop="dropout", partial_rotary_factor="rotary_fraction"),
     Field("rms_norm_eps", "norm_epsilon", default=1e-5),
     Field("rope_parameters.partial_rotary_factor", "rotary_fraction"),

@@ -22,7 +22,7 @@ BUILDERS = MappingProxyType(
     | dict.fromkeys(("gpt2", "opt"), "gpt")
     | dict.fromkeys(("llama", "mistral", "qwen", "phi3", "mixtral", "gemma", "gemma2", "gemma3"), "llama")
     | dict.fromkeys(("bart", "marian"), "bart")
-    | {"t5": "t5", **dict.fromkeys(("deit", "vit"), "vit")}
+    | {"t5": "t5", "mt5": "t5", **dict.fromkeys(("deit", "vit"), "vit")}
 )
 TYPES = ("float32", "float16", "bfloat16")
 OF_GENERATION = MappingProxyType({"eos_token_id": "stop_token_id", "decoder_start_token_id": "start_token_id"})

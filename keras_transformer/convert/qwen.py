@@ -9,6 +9,7 @@ PREFIX = llama.PREFIX
 
 FIELDS = [
     *llama.COMMON,
+    *same(bos_token_id="start_token_id", eos_token_id="stop_token_id"),
     *same(sliding_window="sliding_window", layer_types="layer_types"),
     Field("attention_bias", "use_bias", {True: True, False: False}, False),
     Field("model_type", "use_bias", {"qwen2": ("query", "key", "value"), "qwen3": None}),

@@ -11,6 +11,7 @@ FIELDS = [
     *(field for field in bert.FIELDS if field.theirs != "max_position_embeddings"),
     Field("max_position_embeddings", "max_sequence_length", plus=-2),  # they count the rows of the table
     Field("pad_token_id", "position_offset", {1: 2}, 1),
+    Field("pad_token_id", "pad_token_id", default=1),
 ]
 
 ROWS = [row._replace(theirs=PREFIX + row.theirs.removeprefix(bert.PREFIX)) for row in bert.ROWS]

@@ -1,10 +1,10 @@
-"""T5 in its original form and in that of v1.1 (which is also FLAN-T5, and mT5 with another name)."""
+"""T5 in its original form and in that of v1.1 (which is also FLAN-T5)."""
 
 from keras_transformer.convert import heads
 from keras_transformer.convert.config import Field, same
 from keras_transformer.convert.rows import FROM_HEADS, LINEAR, TABLE, Row, rms_norm, under
 
-MODEL_TYPES = ("t5", "mt5")
+MODEL_TYPES = ("t5",)
 KIND, HEADS = "ForConditionalGeneration", heads.T5
 
 FIELDS = [
@@ -28,7 +28,6 @@ FIELDS = [
     Field("feed_forward_proj", "activation", {"relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"}, "relu"),
     Field("tie_word_embeddings", "tie_embeddings", default=True),
     Field("scale_decoder_outputs", "tie_embeddings"),  # where it is said, the other one is always True
-    Field("model_type", "tie_embeddings", {"t5": None, "mt5": False}, "t5"),  # of mT5 neither says anything
 ]
 
 ATTENTION = [

@@ -56,10 +56,10 @@ class Options:
     def __post_init__(self):
         self.logits_processors = _functions(self.logits_processors)
         if not isinstance(self.bad_words_ids, (list, tuple, type(None))):
-            raise ValueError(f"`bad_words_ids` must be a list of ids and id lists. Received: {self.bad_words_ids!r}")
+            raise ValueError(f"`bad_words_ids` must be a list of id lists. Received: {self.bad_words_ids!r}")
         self._settle_sampler()
         for name in ("temperature", "repetition_penalty"):
-            self._check(name, lambda x: TINY <= x < math.inf, f"{TINY:.1e} at least")
+            self._check(name, lambda x: TINY <= x < math.inf, "above 0")
         for name in ("top_p", "typical_p"):
             self._check(name, lambda x: TINY <= x <= 1, "above 0 and at most 1")
         for name in ("min_p", "penalty_alpha"):

@@ -71,8 +71,10 @@ def test_a_head_that_is_put_on_afterwards_is_written(tmp_path):
     again = theirs_in(tmp_path / "ours", transformers.BertForTokenClassification)
     assert again.config.num_labels == 5
     assert_same(model, again)
-    with pytest.raises(ValueError, match="no model of the type 'bert' with a head 'sentence_embedding'"):
-        save_pretrained(kt.models.with_head(model, "sentence_embedding"), tmp_path / "other")
+    sizes = {"num_layers": 1, "hidden_dim": 8, "num_heads": 2, "intermediate_dim": 8}
+    gpt = kt.models.gpt(None, vocabulary_size=19, max_sequence_length=8, **sizes)
+    with pytest.raises(ValueError, match="no model of the type 'gpt2' with a head 'sentence_embedding'"):
+        save_pretrained(kt.models.with_head(gpt, "sentence_embedding"), tmp_path / "other")
 
 
 def test_what_cannot_be_a_head(tmp_path):

@@ -148,7 +148,7 @@ CONFIGS = {
     "family": ({"model_type": "unheard of"}, "`model_type`.*'unheard of'"),
     "no family": ({"model_type": None}, "`model_type`.*None"),
     "vocabulary": ({"vocab_size": 10**12}, "vocabulary_size=1000000000000"),
-    "layers": ({"n_layer": 10**9}, "num_layers=1000000000"),
+    "layers": ({"n_layer": 10**9}, "1,000,000,000 layers"),
     "inner size": ({"n_inner": 10**7}, "intermediate_dim=10000000"),
     "features": ({"n_embd": "sixteen"}, "config.json|hidden_dim"),
     "a list": ({"activation_function": ["gelu"]}, "activation_function"),

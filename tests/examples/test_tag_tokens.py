@@ -131,7 +131,7 @@ def test_conll_files_and_data_sets(tmp_path, monkeypatch):
     rows = labelled_words.read_conll(tmp_path / "a")
     assert [row[:2] for row in rows] == [(["EU", "rejects"], ["B-ORG", "O"]), (["it's"], ["O"])]
     assert rows[1].places == [f"{tmp_path / 'a'}, line 7"] and rows[0].text == "EU rejects"
-    monkeypatch.setattr(labelled_words.tasks, "tfds_classes", lambda name, feature: ["O", "B-X"])
+    monkeypatch.setattr(labelled_words.reading, "tfds_classes", lambda name, feature: ["O", "B-X"])
     found = labelled_words.row_of_data_set("news", "ner")([b"a", b"b"], [1, 0])
     assert found == (["a", "b"], ["B-X", "O"], ["news", "news"])
 
@@ -139,7 +139,7 @@ def test_conll_files_and_data_sets(tmp_path, monkeypatch):
 def test_statements_of_python(tmp_path, monkeypatch, capsys):
     source = 'if x == 1:  # why not\n    print("two words", y)\n' + "z = [" + "0, " * 30 + "]\n"
     (tmp_path / "a.py").write_text(source)
-    monkeypatch.setattr(labelled_words.tasks, "python_files", lambda: [tmp_path / "a.py"])
+    monkeypatch.setattr(labelled_words.reading, "python_files", lambda: [tmp_path / "a.py"])
     first, second = labelled_words.read_statements(9)
     assert first.words == ["if", "x", "=", "=", "1", ":", "#", "why", "not"]
     expected = ["B-KEYWORD", "B-NAME", "O", "O", "B-NUMBER", "O", "B-COMMENT", "I-COMMENT", "I-COMMENT"]

@@ -170,7 +170,7 @@ def test_input_that_cannot_be_used_ends_with_one_line(trained, tmp_path, monkeyp
         ([trained, "the", "--top-p", 2], "top_p=2.0"),
         ([tmp_path / "new.keras", "a", "--train", tmp_path / "no.txt"], "no.txt"),
         ([tmp_path / "new.h5", "a", "--train", trained.parent / "text.txt"], "new.h5 must end in .keras"),
-        ([tmp_path / "new.keras", "a", "--train", tmp_path / "bytes.txt"], "utf-8"),
+        ([tmp_path / "new.keras", "a", "--train", tmp_path / "bytes.txt"], "bytes.txt, line 1: not UTF-8"),
         ([tmp_path / "new.keras", "a", "--train", tmp_path / "short.txt"], "short.txt has .* tokens; more than 256"),
         ([tmp_path / "new.keras", "a", "--train", trained.parent / "text.txt", "--minutes", 0], "`seconds` must be"),
     ):

@@ -211,13 +211,11 @@ def test_what_does_not_follow_the_cache_is_refused():
         def call(x, attention=attention, bias=bias):
             return attention(x, position_bias=bias(x), use_causal_mask=True)
 
-        with kt.ops.DecodingScope(None, positions[:, :-1], T) as scope:
-            call(x[:, :-1])
-        with (
-            pytest.raises(kt.ops.CannotCache, match="position_bias"),
-            kt.ops.DecodingScope(scope.cache, positions[:, -1:]),
-        ):
-            call(x[:, -1:])
+        with pytest.raises(kt.ops.CannotCache, match="position_bias"):
+            with kt.ops.DecodingScope(None, positions[:, :-1], T) as scope:
+                call(x[:, :-1])  # refuses the window
+            with kt.ops.DecodingScope(scope.cache, positions[:, -1:]):
+                call(x[:, -1:])
 
 
 def test_keys_of_another_sequence_have_no_distance():
