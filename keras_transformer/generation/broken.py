@@ -8,7 +8,9 @@ from keras import ops
 
 def note_broken(loop, logits, is_open, name="is_broken"):
     """The loop, with a note if logits (..., V) that are of use (...) are NaN or +inf; -inf is a banned token."""
-    wrong = ops.logical_and(ops.expand_dims(is_open, -1), ops.logical_not(logits < float("inf")))
+    # Not as "not below inf", which TensorFlow's graphs make "inf or above" of: NaN is neither.
+    wrong = ops.logical_or(ops.isnan(logits), ops.equal(logits, float("inf")))
+    wrong = ops.logical_and(ops.expand_dims(is_open, -1), wrong)
     return {**loop, name: ops.logical_or(loop.get(name, False), ops.any(wrong))}
 
 
