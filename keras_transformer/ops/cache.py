@@ -12,7 +12,7 @@ A cache is a plain nested dict of tensors, made and updated by pure functions:
 
     {"index": ()          int32, the slot that the next token is written to, shared by all rows,
      "positions": (B, S)  int32, the position of the token in each slot; -1 where there is none,
-     "hidden": {"0": (B, S)}  boolean, for each mask of tokens that layers are called with, what it hides,
+     "hidden": {"0": (B, S)}  boolean, for each attention layer that is called with a mask, what this hides,
      "layers": {"0": {"key": (B, K, S, H), "value": (B, K, S, H)},                           grows with the text
                 "1": {"key": (B, K, W, H), "value": (B, K, W, H), "positions": (B, W)},      a sliding window
                 "2": {"encoder_key": (B, K, S, H), "encoder_value": (B, K, S, H), "encoder_positions": (B, S)},
@@ -73,7 +73,7 @@ class DecodingScope(Scope):
         self._given = cache
         self._dtype, self._spare = dtype, spare
         self._reached = 0
-        self._layers, self._masks = {}, []  # each mask with what it hides of the tokens fed now, and of all
+        self._layers, self._hidden = {}, {}
         num_new = self.positions.shape[1]
         if cache is False:
             self.key_positions = self.positions
@@ -109,8 +109,7 @@ class DecodingScope(Scope):
         if not self.caches:
             raise ValueError("A scope with `cache=False` supplies positions only and has no cache.")
         index = ops.cast(self._index + self.positions.shape[1], "int32")
-        hidden = {str(number): of_all for number, (_, _, of_all) in enumerate(self._masks)}
-        return {"index": index, "positions": self.key_positions, "hidden": hidden, "layers": self._layers}
+        return {"index": index, "positions": self.key_positions, "hidden": self._hidden, "layers": self._layers}
 
     def write(self, key, value, key_mask=None, sliding_window=None):
         """Append keys and values (B, T, K, H) of a causal self-attention, which sees the last `sliding_window` ones.
@@ -118,8 +117,8 @@ class DecodingScope(Scope):
         Returns:
             `(key, value, positions)` of all that the tokens fed now may attend to: (B, S, K, H) twice and (B, S).
         """
-        fed, seen = self._visible(key_mask)
         slot = self._next_slot()
+        fed, seen = self._visible(slot, key_mask)
         old = None if self._given is None else self._entry(slot)
         new = entries.pack(key, value, self._dtype if old is None else entries.dtype_of(old))
         if sliding_window is None:
@@ -168,7 +167,9 @@ class DecodingScope(Scope):
             The outputs and the last states.
         """
         slot, positions = self._next_slot(), self.positions
-        is_token = self._visible(mask)[0] > NOT_A_TOKEN
+        is_token = positions > NOT_A_TOKEN
+        if mask is not None:
+            is_token = ops.logical_and(is_token, ops.cast(mask, "bool"))
         entry = entries.first_state(start(), self._spare) if self._given is None else self._entry(slot)
         all_of_them = positions.shape[1] <= entries.num_slots(entry)  # else those that may be returned to come later
         outputs, states = run(entries.recall(entry, positions), is_token, all_of_them)
@@ -190,32 +191,24 @@ class DecodingScope(Scope):
                 "the cache belongs to another model, or the model calls other layers than before."
             ) from None
 
-    def _visible(self, mask):
+    def _visible(self, slot, mask):
         """Positions (B, T) of the tokens fed now and (B, S) of all, -1 where the mask (B, T) hides one for good.
 
-        An id that the model masks may stand in the middle of a text. As a rule all layers are called with one mask, or
-        with none, but what stands between them may drop it.
+        An id that the model masks may stand in the middle of a text. What stands between layers may drop the mask, and
+        a layer may have one of its own, so each keeps what was hidden from it.
         """
         if mask is None:
             return self.positions, self.key_positions
-        known = next((found for found in self._masks if found[0] is mask), None)
-        if known is None:
-            fed = ops.logical_not(ops.cast(mask, "bool"))
-            if self._given is None:
-                of_all = pad_slots(fed, self._length, fill=False, axis=1)
-            else:
-                of_all = update_slots(self._hidden_before(len(self._masks)), self._index, fed, axis=1)
-            known = (mask, fed, of_all)
-            self._masks.append(known)
-        return tuple(
-            ops.where(hidden, NOT_A_TOKEN, positions)
-            for hidden, positions in zip(known[1:], (self.positions, self.key_positions), strict=True)
-        )
-
-    def _hidden_before(self, number):
-        """What the mask of this number has hidden so far: of a cache that began without it nothing."""
-        hidden = self._given.get("hidden", {}).get(str(number))
-        return ops.zeros(self._given["positions"].shape, "bool") if hidden is None else hidden
+        fed = ops.logical_not(ops.cast(mask, "bool"))
+        if self._given is None:
+            of_all = pad_slots(fed, self._length, fill=False, axis=1)
+        else:
+            before = self._given.get("hidden", {}).get(slot)
+            before = ops.zeros(self._given["positions"].shape, "bool") if before is None else before
+            of_all = update_slots(before, self._index, fed, axis=1)
+        self._hidden[slot] = of_all
+        pairs = (fed, self.positions), (of_all, self.key_positions)
+        return tuple(ops.where(hidden, NOT_A_TOKEN, positions) for hidden, positions in pairs)
 
     def _check_room(self, num_new):
         index = concrete(self._index)
@@ -239,7 +232,7 @@ def extend_cache(cache, length, spare=0):
     return {
         "index": cache["index"],
         "positions": pad_slots(cache["positions"], length, fill=NOT_A_TOKEN, axis=1),
-        "hidden": {mask: pad_slots(x, length, fill=False, axis=1) for mask, x in cache.get("hidden", {}).items()},
+        "hidden": {slot: pad_slots(x, length, fill=False, axis=1) for slot, x in cache.get("hidden", {}).items()},
         "layers": {slot: entries.extend(entry, length, spare) for slot, entry in cache["layers"].items()},
     }
 

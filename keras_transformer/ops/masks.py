@@ -71,10 +71,7 @@ def token_positions(mask):
 
 
 def combine(*masks):
-    """Logical and of the masks that are not None; None when all are.
-
-    One and the same mask comes back as it is: a cache knows masks again by that.
-    """
+    """Logical and of the masks that are not None, each counted once; None when all are."""
     combined, given = None, []
     for mask in masks:
         if mask is None or any(mask is other for other in given):
