@@ -197,14 +197,16 @@ class DecodingScope(Scope):
         An id that the model masks may stand in the middle of a text. What stands between layers may drop the mask, and
         a layer may have one of its own, so each keeps what was hidden from it.
         """
-        if mask is None:
+        before = None if self._given is None else self._given.get("hidden", {}).get(slot)
+        if mask is None and before is None:
             return self.positions, self.key_positions
-        fed = ops.logical_not(ops.cast(mask, "bool"))
-        if self._given is None:
+        if self._given is not None and before is None:
+            raise CannotCache("A layer is called with a mask now and was not when the cache began.")
+        hides = ops.zeros(self.positions.shape, "bool") if mask is None else ops.logical_not(ops.cast(mask, "bool"))
+        fed = ops.broadcast_to(hides, self.positions.shape)
+        if before is None:
             of_all = pad_slots(fed, self._length, fill=False, axis=1)
         else:
-            before = self._given.get("hidden", {}).get(slot)
-            before = ops.zeros(self._given["positions"].shape, "bool") if before is None else before
             of_all = update_slots(before, self._index, fed, axis=1)
         self._hidden[slot] = of_all
         pairs = (fed, self.positions), (of_all, self.key_positions)
