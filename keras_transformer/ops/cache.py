@@ -201,7 +201,10 @@ class DecodingScope(Scope):
         if mask is None and before is None:
             return self.positions, self.key_positions
         if self._given is not None and before is None:
-            raise CannotCache("A layer is called with a mask now and was not when the cache began.")
+            raise CannotCache(
+                f"The attention layer number {slot} is called with a mask now and was not when the cache began: it is the "
+                "cache of another model, or something between the layers makes masks of single tokens."
+            )
         hides = ops.zeros(self.positions.shape, "bool") if mask is None else ops.logical_not(ops.cast(mask, "bool"))
         fed = ops.broadcast_to(hides, self.positions.shape)
         if before is None:
