@@ -202,8 +202,8 @@ class DecodingScope(Scope):
             return self.positions, self.key_positions
         if self._given is not None and before is None:
             raise CannotCache(
-                f"The attention layer number {slot} is called with a mask now and was not when the cache began: it is the "
-                "cache of another model, or something between the layers makes masks of single tokens."
+                f"The layer number {slot} is called with a mask now and was not when the cache began: this is one of "
+                "another model, or something between the layers makes masks of single tokens."
             )
         hides = ops.zeros(self.positions.shape, "bool") if mask is None else ops.logical_not(ops.cast(mask, "bool"))
         fed = ops.broadcast_to(hides, self.positions.shape)
