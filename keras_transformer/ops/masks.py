@@ -7,8 +7,6 @@ either side, a cache slot that has not been written, a row that has ended. Masks
 The idea that a mask is a function of positions is penzai's.
 """
 
-import keras
-import numpy as np
 from keras import ops
 
 NOT_A_TOKEN = -1
@@ -71,13 +69,10 @@ def token_positions(mask):
 
 
 def combine(*masks):
-    """Logical and of the masks that are not None, each counted once; None when all are."""
-    combined, given = None, []
+    """Logical and of the masks that are not None; None when all are."""
+    combined = None
     for mask in masks:
-        if mask is None or any(mask is other for other in given):
-            continue
-        given.append(mask)
-        is_bool = not isinstance(mask, np.ndarray) and keras.backend.standardize_dtype(mask.dtype) == "bool"
-        mask = mask if is_bool else ops.cast(mask, "bool")
-        combined = mask if combined is None else ops.logical_and(combined, mask)
+        if mask is not None:
+            mask = ops.cast(mask, "bool")
+            combined = mask if combined is None else ops.logical_and(combined, mask)
     return combined
