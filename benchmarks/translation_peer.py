@@ -150,7 +150,8 @@ def translate(stack, tokenizer, texts, max_length):
 
 def main():
     args = parse_arguments()
-    kt.training.keep_memory()  # as the example does: layers are to be compared
+    kt.training.keep_memory()  # as the example does, and so does the next: layers are to be compared
+    kt.training.end_epochs_at_once()
     keras.utils.set_random_seed(args.seed)
     train, valid, test, language = read_texts(args)
     tokenizer = kt.data.train_tokenizer(train.sources + train.targets, args.vocabulary_size)

@@ -23,6 +23,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import keras
 import pytest
 
+import keras_transformer as kt
+
+kt.training.end_epochs_at_once()  # else each `fit` on TensorFlow can take twice its time, compiling included
+
 
 def pytest_report_header():
     return f"keras {keras.__version__} on {keras.backend.backend()}"

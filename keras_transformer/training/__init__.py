@@ -2,6 +2,7 @@
 
 from keras_transformer.training.callbacks import Budget, SampleTexts, StopOnInterrupt
 from keras_transformer.training.contrastive import ContrastiveLoss
+from keras_transformer.training.epoch_ends import end_epochs_at_once
 from keras_transformer.training.fine_tuning import (
     LayerwiseOptimizer,
     class_weights,
@@ -27,6 +28,7 @@ __all__ = [
     "TokenAccuracy",
     "TokenCrossentropy",
     "class_weights",
+    "end_epochs_at_once",
     "freeze",
     "keep_memory",
     "layerwise_rates",
