@@ -8,7 +8,7 @@
 A TSV file has a header with the columns question, context, answer_start (in characters, from 0) and answer, in any
 order. Exact match and F1 are those of SQuAD: without case, punctuation and articles. The floor is the word of the text
 that is rarest in the texts to train on. Ctrl-C ends the training early.
-Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `docstrings.py`, `encoder.py`, `questions.py`, `reading.py` and `tasks.py` along.
 """
 

@@ -7,7 +7,7 @@
 
 `gpt` continues what was said, `transformer` reads it and writes the answer. Both are scored alike: the perplexity of a
 piece of an answer. The floor is that of a model that knows nothing but how frequent the pieces are. Ctrl-C ends the
-training early. Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+training early. Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `exchanges.py`, `reading.py` and `tasks.py` along.
 """
 

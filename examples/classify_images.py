@@ -7,7 +7,7 @@
     python examples/classify_images.py --saved outputs/images.keras --classify one.png two.png
 
 The floor is the most frequent class; a logistic regression on the pixels stands beside the model. Ctrl-C ends the
-training early. Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+training early. Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `images.py`, `reading.py` and `tasks.py` along.
 """
 

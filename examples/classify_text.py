@@ -8,7 +8,7 @@
     python examples/classify_text.py --saved outputs/text.keras --classify "Deutschland" "Norvège"
 
 The floor is the most frequent class; a logistic regression on pieces of words stands beside the model. Ctrl-C ends the
-training early. Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+training early. Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `encoder.py`, `names.py`, `reading.py` and `tasks.py` along.
 """
 
@@ -119,9 +119,13 @@ def main(args):
         found = classify(model, tokenizer, classes, texts, args)
         print(classification_report(labels, found, zero_division=0))
         pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
-        for name, rival in () if not parts[0] else (
-            ("most frequent class", DummyClassifier()),
-            ("logistic regression", make_pipeline(pieces, LogisticRegression(C=10, max_iter=500))),
+        for name, rival in (
+            ()
+            if not parts[0]
+            else (
+                ("most frequent class", DummyClassifier()),
+                ("logistic regression", make_pipeline(pieces, LogisticRegression(C=10, max_iter=500))),
+            )
         ):
             print(f"accuracy {rival.fit(*zip(*parts[0])).score(texts, labels):.4f} ({name})")
         if twin:

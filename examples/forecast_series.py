@@ -9,7 +9,7 @@
 The model reads vectors in place of tokens, and says by how much the value of a season before will be wrong: nine
 quantiles for each step. `decoder` learns that at every place of a window, `encoder` at its end. The error is MASE: 1 is
 what "as a season before" has on the training part; that forecast stands beside the model on the held-out end of the
-series. Ctrl-C ends the training early. Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+series. Ctrl-C ends the training early. Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `reading.py`, `series.py` and `tasks.py` along.
 """
 

@@ -9,7 +9,7 @@
 
 Bits per character compare models of any vocabulary, and compressors: the floor is what xz needs for the held-out text
 behind the one to train on, of which at most `--limit` characters are read. Ctrl-C ends the training early.
-Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `reading.py` and `tasks.py` along.
 """
 

@@ -8,7 +8,7 @@
 
 What it has learnt is of use to `classify_text.py` and others: `--from outputs/masked_lm.keras`. The floor of the hidden
 tokens is to say the most frequent one always, that of the sentences is 0.5. Ctrl-C ends the training early.
-Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `docstrings.py`, `encoder.py`, `reading.py` and `tasks.py` along.
 """
 

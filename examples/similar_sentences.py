@@ -8,7 +8,7 @@
 
 Every text is asked which of the others in its batch is its partner. Scored is how often the nearest of all second texts
 held out is the right one, beside the nearest by the words in common (TF-IDF). Ctrl-C ends the training early.
-Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `docstrings.py`, `encoder.py`, `reading.py` and `tasks.py` along.
 """
 

@@ -8,7 +8,7 @@
 
 ROUGE stands beside that of the lead, the first words of the text. It knows words of the letters a to z alone, and cuts
 English endings off; where texts have other letters, words are of any, as they are. Ctrl-C ends each part of training.
-Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `docstrings.py`, `reading.py`, `rouge.py` and `tasks.py` along.
 """
 

@@ -9,7 +9,7 @@
 A CoNLL file has a line for each word: the word, a tab or spaces, its label, which is O, B-X or I-X; an empty line ends
 a text. An entity counts where all its words, and no others, are found (seqeval). The floor is to give each word its
 most frequent label. Ctrl-C ends the training early.
-Needs `pip install "keras-transformer-kit[examples]"` and a backend.
+Needs `pip install ".[examples]"` in a clone, and a backend.
 To copy it, take `encoder.py`, `labelled_words.py`, `reading.py` and `tasks.py` along.
 """
 

@@ -8,7 +8,7 @@
     python examples/translation.py --translate "in 3 days"               # by the model saved last
     python examples/translation.py --evaluate outputs/translator.keras --test test.tsv
 
-Ctrl-C ends the training early and keeps what was learnt. Needs `pip install "keras-transformer-kit[demo]"`.
+Ctrl-C ends the training early and keeps what was learnt. Needs `pip install ".[demo]"` in a clone.
 To copy it, take `families.py`, `phrases.py`, `reading.py` and `tasks.py` along.
 """
 
@@ -62,8 +62,8 @@ def parse_arguments(argv=None):
         help += "; one of epochs and minutes lifts the limit of the other" if name in BUDGET else ""
         parser.add_argument("--" + name.replace("_", "-"), type=type(values[0]), metavar="N", help=help)
     args = parser.parse_args(argv)
-    if (args.valid or args.test) and not (args.tsv or args.evaluate):
-        parser.error("--valid and --test need --tsv")
+    if (args.valid and not args.tsv) or (args.test and not (args.tsv or args.evaluate)):
+        parser.error("--valid and --test need --tsv, --test alone --evaluate")
     if not all(text.strip() for text in args.translate or []):
         parser.error("--translate needs text, and it is empty")
     args.learning_rate = args.learning_rate or LEARNING_RATES.get(args.model)

@@ -6,7 +6,7 @@
 
 Tokens are the most probable ones, or drawn if a temperature, top-k or top-p is given. Beside MODEL.keras lies
 MODEL.tokenizer.json, as `kt.data.save_text_model` writes them. Ctrl-C ends the text, or the training, which then keeps
-what was learnt. Needs `pip install "keras-transformer-kit[text]"` and a backend.
+what was learnt. Needs `pip install ".[text]"` in a clone, and a backend.
 To copy it, take `reading.py` and `tasks.py` along.
 """
 

@@ -29,9 +29,9 @@ RANKS = {
 CORE = {"keras", "numpy"}
 BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}
 EXTRAS = {"tokenizers", "sacrebleu", "transformers", "safetensors", "keras_hub", "tensorflow_datasets", "matplotlib"}
-COMPILES = "generation/compile.py"  # the only file that imports a backend
+IMPORT_A_BACKEND = {"generation/compile.py", "training/epoch_ends.py"}
 ASKS_FOR_THE_BACKEND = {
-    COMPILES,
+    *IMPORT_A_BACKEND,
     "ops/attention.py",
     "ops/update.py",
     "training/losses.py",
@@ -87,7 +87,7 @@ def test_every_part_has_a_rank():
 def test_only_keras_and_numpy_are_needed():
     free, wrong = sys.stdlib_module_names | CORE | {PACKAGE}, []
     for name in NAMES:
-        may_be_imported_later = BACKENDS if name == COMPILES else EXTRAS
+        may_be_imported_later = BACKENDS if name in IMPORT_A_BACKEND else EXTRAS
         for module, at_once in imports(name):
             distribution = module.split(".")[0]
             if distribution not in free and (at_once or distribution not in may_be_imported_later):

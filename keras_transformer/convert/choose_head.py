@@ -5,6 +5,7 @@ import warnings
 from types import MappingProxyType
 
 from keras_transformer.convert.heads import SENTENCES
+from keras_transformer.convert.pooling import read_pooling
 
 # What `transformers` calls the classes of each type; where they have another name with a head of a task, that too.
 CLASSES = MappingProxyType(
@@ -46,12 +47,18 @@ def find(family, config, asked):
     """The `Head` that was asked for by its name, or None: that of the folder; False or none there: None.
 
     Raises:
-        ValueError: the family has no such head.
+        ValueError: the family has no such head, or the folder one that is not read.
     """
     if asked is False or (asked is not None and asked == OWN[family.KIND]):
         return None
     if asked is None:
-        return _checked(family.HEADS.get(kind_of(config)), config)
+        kind, known = kind_of(config), sorted({family.KIND, *family.HEADS, *_variants(family)})
+        if kind not in (*known, None, "Model"):
+            raise ValueError(
+                f"The config says that the folder holds a {config['architectures'][0]}; of the type "
+                f"{config['model_type']!r} are read: {', '.join(known)}. head=False reads it without its head."
+            )
+        return _checked(family.HEADS.get(kind), config)
     known = {head.ours: head for head in family.HEADS.values()}
     if asked == SENTENCES.ours and family.KIND == "Model":
         return SENTENCES
@@ -76,6 +83,11 @@ def _checked(head, config):
     return head
 
 
+def _variants(family):
+    """Kinds of the family's own model that an option makes."""
+    return getattr(family, "KINDS", {}).values()
+
+
 def is_in(tensors, head, asked):
     """Whether a folder's tensors have the weights of the `Head`.
 
@@ -98,14 +110,17 @@ def _as_theirs(name):
     return "sequence_classification" if name == "regression" else name
 
 
-def options(head, config, asked=None):
-    """Arguments of `with_head` for the `Head` of a folder, or one that was asked for by its name."""
+def options(head, config, asked, directory):
+    """Arguments of `with_head` for the `Head` of a folder, or one that was asked for by its name; `{}` without one."""
+    if head is None:
+        return {}
     classes = _num_classes(config)
     is_number = config.get("problem_type") == "regression" or classes == 1
     name = asked or ("regression" if head.ours == "sequence_classification" and is_number else head.ours)
     found = {"head": name, "num_classes": classes if name in OF_CLASSES else None}
     dropout = config.get("classifier_dropout", config.get("seq_classif_dropout"))
-    return found if dropout is None else {**found, "dropout": dropout}
+    found |= {} if dropout is None else {"dropout": dropout}
+    return {**found, "pooling": read_pooling(directory)} if head is SENTENCES else found
 
 
 def _num_classes(config):
@@ -163,10 +178,8 @@ def written(family, config, card):
     kinds = [kind for kind, head in family.HEADS.items() if head.ours == _as_theirs(name)]
     if name is not None and name != OWN[family.KIND] and not kinds:
         raise ValueError(f"`transformers` has no model of the type {config['model_type']!r} with a head {name!r}.")
-    kind = kinds[0] if kinds else family.KIND if name is not None or kind_of(config) in family.HEADS else None
-    config = dict(config)
-    if kind is None and kind_of(config) is None:
-        kind = family.KIND
+    stays = name is None and kind_of(config) in ("Model", *_variants(family))
+    kind, config = kinds[0] if kinds else None if stays else family.KIND, dict(config)
     if kind is not None:
         config["architectures"] = [_renamed(config, kind)]
     classes = card.get("num_classes")

@@ -27,7 +27,7 @@ def describe(directory, head=None):
     wanted = choose_head.find(family, config, head)
     with no_other_errors(config):
         arguments, _ = arguments_of(family, config, files.read_generation(directory), tensors, wanted)
-        of_head = {} if wanted is None else choose_head.options(wanted, config, head)
+        of_head = choose_head.options(wanted, config, head, directory)
     arguments = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     lines = [f"keras_transformer.models.{builder.__name__}(None, {arguments})"]
     if wanted is not None:

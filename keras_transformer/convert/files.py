@@ -163,7 +163,7 @@ def write_folder(directory, config, tensors, max_shard_size=None, others=None, n
     try:
         unfinished.mkdir(parents=True)
         for name, shard in zip(names, shards, strict=True):
-            arrays = {key: np.ascontiguousarray(x) for key, x in shard.items()}
+            arrays = {key: np.asarray(x, order="C") for key, x in shard.items()}
             save_file(arrays, unfinished / name, metadata={"format": "pt"})
         if len(shards) > 1:
             places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
@@ -241,9 +241,7 @@ def _tensors_of(path):
         if name == "__metadata__":
             continue
         if entry["dtype"] not in DTYPES:
-            raise ValueError(
-                f"The tensor {name!r} must have one of the types {[*DTYPES]}. Received: {entry['dtype']}"
-            )
+            raise ValueError(f"The tensor {name!r} must have one of the types {[*DTYPES]}. Received: {entry['dtype']}")
         begin = 8 + size + entry["data_offsets"][0]
         yield name, Stored(file, begin, tuple(entry["shape"]), DTYPES[entry["dtype"]])
 

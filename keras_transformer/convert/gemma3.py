@@ -4,7 +4,7 @@ from keras_transformer.convert import gemma2, heads, llama
 from keras_transformer.convert.config import Field, always, same
 
 MODEL_TYPES = ("gemma3_text",)
-KIND, HEADS = "ForCausalLM", heads.LLAMA
+KIND, HEADS = "ForCausalLM", heads.GEMMA_3
 PREFIX = llama.PREFIX
 
 # How layers alternate where the config does not say it layer by layer.

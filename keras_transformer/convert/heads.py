@@ -114,6 +114,7 @@ LLAMA = MappingProxyType(
         "ForTokenClassification": Head("token_classification", dense("score", "classifier")),
     }
 )
+GEMMA_3 = MappingProxyType({"ForSequenceClassification": LLAMA["ForSequenceClassification"]})
 LLAMA_WITH_ANSWERS = MappingProxyType(
     {**LLAMA, "ForQuestionAnswering": Head("question_answering", SPAN, prefix="transformer.", replaces="model.")}
 )

@@ -78,8 +78,7 @@ def load_pretrained(directory, head=None, dtype=None, **options):
         with no_other_errors(config):
             arguments, elsewhere = arguments_of(family, config, generation, tensors, wanted)
             arguments |= options
-            of_head = {} if wanted is None else choose_head.options(wanted, config, head)
-            of_head |= {"pooling": pooling.read_pooling(directory)} if wanted is heads.SENTENCES else {}
+            of_head = choose_head.options(wanted, config, head, directory)
             check_sizes({**arguments, **of_head}, tensors)
             model = builder(None, dtype=dtype or _dtype(tensors, family.IGNORED), **arguments)
             whole = models.with_head(model, **of_head) if of_head else model
@@ -232,5 +231,3 @@ def family_of(config):
 def _dtype(tensors, ignored):
     found = tensors.float_dtype(ignored)
     return found if found in TYPES else "float32"
-
-

@@ -4,12 +4,13 @@ Letters: B rows of a batch, S source length, T target length (start or stop toke
 """
 
 import itertools
+import numbers
 from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_id, check_size
+from keras_transformer.arguments import check_count, check_id, check_size
 from keras_transformer.data.lengths import assign_buckets, length_buckets
 from keras_transformer.data.padding import RaggedIds, check_in_vocabulary
 
@@ -89,11 +90,12 @@ class BucketedPairs(keras.utils.PyDataset):
         seed=0,
     ):
         super().__init__()  # no workers: batches are ready, and taking one costs less than handing it over
-        shapes = None if isinstance(buckets, (int, np.integer)) else _sorted_shapes(buckets)
+        shapes = None if isinstance(buckets, numbers.Number) else _sorted_shapes(buckets)
         sizes = {"batch_tokens": batch_tokens, "batch_size": batch_size, "buckets": None if shapes else buckets}
         check_size(**{argument: size for argument, size in sizes.items() if size is not None})
         if overlong not in ("drop", "truncate"):
             raise ValueError(f'`overlong` must be "drop" or "truncate". Received: overlong={overlong!r}')
+        check_count(0, seed=seed)
         self.batch_tokens, self.batch_size = batch_tokens, batch_size
         self.shuffle, self.seed = shuffle, seed
 
@@ -106,9 +108,10 @@ class BucketedPairs(keras.utils.PyDataset):
         special = {"start_token_id": start_token_id, "stop_token_id": stop_token_id, "pad_token_id": pad_token_id}
         check_id(**special)
         if vocabulary_size is not None:
-            for argument, token_id in special.items():
-                check_in_vocabulary([token_id], np.min(vocabulary_size), argument)
-            source_limit, target_limit = np.broadcast_to(vocabulary_size, 2)
+            source_limit, target_limit = _shape(vocabulary_size, "vocabulary_size")
+            for argument, token_id in special.items():  # padding is on both sides, the others are on the target's
+                limit = min(source_limit, target_limit) if argument == "pad_token_id" else target_limit
+                check_in_vocabulary([token_id], limit, argument)
             check_in_vocabulary(sources.flat, source_limit, "sources")
             check_in_vocabulary(targets.flat, target_limit, "targets")
 
@@ -289,7 +292,9 @@ def _sorted_shapes(buckets):
 def _shape(size, argument):
     sizes = (size, size) if isinstance(size, (int, np.integer)) else tuple(size)
     if len(sizes) != 2:
-        raise ValueError(f"`{argument}` must be an int or a pair (S, T). Received: {argument}={size!r}")
+        raise ValueError(
+            f"`{argument}` must be an int or a pair, of the source and of the target. Received: {argument}={size!r}"
+        )
     check_size(**{argument: sizes[0]})
     check_size(**{argument: sizes[1]})
     return int(sizes[0]), int(sizes[1])

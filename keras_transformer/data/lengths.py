@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_transformer.arguments import check_size
+
 # Fitting looks at this many lengths a side at most, which keeps it well below a second.
 _MAX_CANDIDATE_LENGTHS = 50
 
@@ -32,8 +34,7 @@ def length_buckets(lengths, num_buckets=8):
     lengths = np.asarray(lengths)
     if not lengths.size:
         raise ValueError("`lengths` is empty: there is nothing to fit buckets to.")
-    if num_buckets < 1:
-        raise ValueError(f"`num_buckets` must be at least 1. Received: num_buckets={num_buckets}")
+    check_size(num_buckets=num_buckets)
     sides = lengths.reshape(len(lengths), -1).T
     candidates_of_side = [_candidate_lengths(side) for side in sides]
     rounded = [options[np.searchsorted(options, side)] for options, side in zip(candidates_of_side, sides)]

@@ -7,6 +7,8 @@ from collections import Counter
 
 import numpy as np
 
+from keras_transformer.arguments import check_count
+
 EMPTY_SIDE = "empty side"
 WRONG_COLUMNS = "wrong number of columns"
 NOT_UTF8 = "not UTF-8"
@@ -49,6 +51,11 @@ class TextPairs(list):
         self.name = name
         self.header = header
         self.skipped, self.first_skipped = dict(skipped or {}), dict(first_skipped or {})
+
+    def __getitem__(self, index):
+        """A pair; of a slice `TextPairs` of the same name, from which nothing was left out."""
+        found = super().__getitem__(index)
+        return TextPairs(found, self.name, self.header) if isinstance(index, slice) else found
 
     @property
     def sources(self):
@@ -227,6 +234,7 @@ def split_pairs(pairs, valid_fraction=0.05, test_fraction=0.05, seed=0):
             "`valid_fraction` + `test_fraction` must be below 1, or nothing is left to train on. "
             f"Received: {valid_fraction} + {test_fraction}"
         )
+    check_count(0, seed=seed)
     pairs_name = getattr(pairs, "name", "pairs")
     pairs = [tuple(pair) for pair in pairs]
     if not pairs:

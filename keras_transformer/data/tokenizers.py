@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from keras_transformer.arguments import check_count
+from keras_transformer.arguments import check_count, check_size
 from keras_transformer.data.padding import check_in_vocabulary
 from keras_transformer.files import written_whole
 
@@ -98,7 +98,7 @@ class Tokenizer:
         rows = _as_rows(token_ids)
         check_in_vocabulary(rows, self.vocabulary_size)
         skipped = {self.pad_token_id, self.start_token_id, self.stop_token_id} if skip_special_tokens else ()
-        rows = [[int(token_id) for token_id in row if token_id not in skipped] for row in rows]
+        rows = [[token_id for token_id in map(int, row) if token_id not in skipped] for row in rows]
         return self._backend.decode_batch(rows, skip_special_tokens=False)
 
     def pieces(self, token_ids):
@@ -172,6 +172,7 @@ def train_tokenizer(texts, vocabulary_size=8000, level="subword", min_frequency=
     if level not in _TRAINERS:
         raise ValueError(f"`level` must be one of {sorted(_TRAINERS)}. Received: level={level!r}")
     check_count(0, extra_tokens=extra_tokens)
+    check_size(min_frequency=min_frequency)
     special = [*SPECIAL_TOKENS, *map(_EXTRA_TOKEN.format, range(extra_tokens))]
     smallest = len(special) + (256 if level == "subword" else 1)
     if not isinstance(vocabulary_size, numbers.Integral) or vocabulary_size < smallest:

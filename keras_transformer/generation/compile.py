@@ -1,4 +1,4 @@
-"""What differs between the backends when a function of a model is compiled; the only file that imports one."""
+"""What differs between the backends when a function of a model is compiled."""
 
 import collections
 import operator

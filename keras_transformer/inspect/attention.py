@@ -33,6 +33,10 @@ def attention_scores(model, inputs):
     """
     # One nested argument may not mix arrays and tensors.
     if isinstance(inputs, list) and not any(hasattr(x, "shape") for x in inputs):
+        if len({len(row) if isinstance(row, (list, tuple)) else -1 for row in inputs}) > 1:
+            raise ValueError(
+                "`inputs` has rows of different lengths: fill them up, `keras_transformer.data.pad_batch`."
+            )
         inputs = np.asarray(inputs)  # rows of ids, not one array per input
     inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
     weights.bring_back(model)

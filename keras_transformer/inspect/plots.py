@@ -4,14 +4,18 @@ Letters: T query length, S key length.
 """
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 
 from keras_transformer.files import written_whole
 from keras_transformer.inspect.attention import attention_scores
+from keras_transformer.layers import read_card
 
 # Tried in this order behind matplotlib's own font, which knows no Chinese, Japanese or Korean.
 _FALLBACK_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "Yu Gothic", "Microsoft YaHei", "SimHei")
+
+LARGEST, MOST_LABELS = 40, 120  # inches of a side, and labels beside it; of longer texts every second piece, or third
 
 
 def plot_attention(scores, source_pieces, target_pieces, path, title=None):
@@ -21,7 +25,7 @@ def plot_attention(scores, source_pieces, target_pieces, path, title=None):
         scores: `(T, S)` probabilities of one head, or a mean over heads, as `attention_scores` gives them.
         source_pieces: S str, what was looked at; they label the columns.
         target_pieces: T str, what looked; they label the rows.
-        path: file to write, whole or not at all; its suffix names the format (`.png`, `.svg`, `.pdf`).
+        path: file to write, whole or not at all; its suffix names the format (`.png`, `.svg`, `.pdf`; PNG without one).
         title: str above the picture.
 
     Raises:
@@ -41,12 +45,14 @@ def plot_attention(scores, source_pieces, target_pieces, path, title=None):
             "`scores` must have the shape (target pieces, source pieces), neither of them 0. "
             f"Received: scores.shape={scores.shape}, {expected[0]} target and {expected[1]} source pieces"
         )
-    figure = _figure(2 + 0.32 * expected[1], 1.6 + 0.28 * expected[0])
+    figure = _figure(*(min(size, LARGEST) for size in (2 + 0.32 * expected[1], 1.6 + 0.28 * expected[0])))
     axes = figure.subplots()
     image = axes.imshow(scores, cmap="viridis", vmin=0, aspect="auto")
     font = _font()  # a piece such as "$" is text, not a formula
-    axes.set_xticks(range(expected[1]), source_pieces, rotation=90, fontfamily=font, parse_math=False)
-    axes.set_yticks(range(expected[0]), target_pieces, fontfamily=font, parse_math=False)
+    rows, columns = (range(0, size, -(-size // MOST_LABELS)) for size in expected)
+    of_columns, of_rows = [source_pieces[i] for i in columns], [target_pieces[i] for i in rows]
+    axes.set_xticks(columns, of_columns, rotation=90, fontfamily=font, parse_math=False)
+    axes.set_yticks(rows, of_rows, fontfamily=font, parse_math=False)
     axes.set_title(title or "", fontfamily=font, parse_math=False)
     figure.colorbar(image, label="probability")
     _write(figure, path)
@@ -62,7 +68,7 @@ def plot_cross_attention(model, tokenizer, source, target, path):
             layers called `cross_attention`.
         tokenizer: a `keras_transformer.data.Tokenizer`.
         source, target: str.
-        path: file to write, whole or not at all; its suffix names the format (`.png`, `.svg`, `.pdf`).
+        path: file to write, whole or not at all; its suffix names the format (`.png`, `.svg`, `.pdf`; PNG without one).
 
     Raises:
         ValueError: if `source` is empty, or the model has no cross-attention.
@@ -77,7 +83,8 @@ def plot_cross_attention(model, tokenizer, source, target, path):
     source_ids, target_ids = tokenizer.encode([source, target])
     if not source_ids:
         raise ValueError(f"`source` must hold a token at least. Received: source={source!r}")
-    decoder_ids = [tokenizer.start_token_id, *target_ids]
+    start = read_card(model).get("start_token_id")  # with which `generate` begins, too
+    decoder_ids = [tokenizer.start_token_id if start is None else start, *target_ids]
     inputs = {"encoder_token_ids": [source_ids], "decoder_token_ids": [decoder_ids]}
     scores = attention_scores(model, {name: np.asarray(ids, "int32") for name, ids in inputs.items()})
     cross_scores = [of_layer for layer_path, of_layer in scores.items() if "cross_attention" in layer_path]
@@ -92,8 +99,8 @@ def plot_history(history, path):
 
     Args:
         history: what `fit` returns, or its `.history`: dict from name to one number per epoch. `val_x` shares the panel
-            of `x`.
-        path: file to write, whole or not at all; its suffix names the format (`.png`, `.svg`, `.pdf`).
+            of `x`. A curve with fewer numbers is drawn at every second epoch, or third, ... (`validation_freq`).
+        path: file to write, whole or not at all; its suffix names the format (`.png`, `.svg`, `.pdf`; PNG without one).
 
     Raises:
         ValueError: if there is nothing to draw, or matplotlib does not know the format.
@@ -108,18 +115,24 @@ def plot_history(history, path):
     curves = {name: values for name, values in getattr(history, "history", history).items() if len(values)}
     if not curves:
         raise ValueError("`history` holds no curve: was the model trained for an epoch?")
+    longest = max(map(len, curves.values()))
     panels = list(dict.fromkeys(name.removeprefix("val_") for name in curves))
     figure = _figure(4.5 * len(panels), 3.5)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         for name, label in ((panel, "training"), (f"val_{panel}", "validation")):
             if name in curves:
-                epochs = np.arange(1, len(curves[name]) + 1)
-                axes.plot(epochs, curves[name], marker="o", markersize=3, label=label)
+                axes.plot(_epochs(len(curves[name]), longest), curves[name], marker="o", markersize=3, label=label)
         axes.set(title=panel.replace("_", " "), xlabel="epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
     _write(figure, path)
+
+
+def _epochs(count, longest):
+    """The epochs, from 1, of a curve with so many numbers beside one with a number for each epoch."""
+    step = next((step for step in range(1, longest + 1) if longest // step == count), 1)
+    return step * np.arange(1, count + 1)
 
 
 def _figure(width, height):
@@ -144,4 +157,4 @@ def _font():
 def _write(figure, path):
     with warnings.catch_warnings(), written_whole(path) as unfinished:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as a box
-        figure.savefig(unfinished, format=unfinished.suffix.removeprefix(".") or "png", dpi=150)
+        figure.savefig(unfinished, format=Path(path).suffix.removeprefix(".") or "png", dpi=150)

@@ -82,11 +82,16 @@ class MultiHeadAttention(PolicyLayer):
         attention_mask: (T, S), (B, T, S) or (B, N or 1, T, S) of any dtype; True or non-zero = attend.
         position_bias: additive scores, broadcastable to (B, N, T, S); added in float32 under every dtype policy. While
             decoding through a cache S is the number of keys in it, which `RelativePositionBias` and `AlibiBias` know.
+            With `attention_axes` B counts the positions of all other axes, and T and S those of the axes together.
         return_attention_scores: also return the probabilities (B, N, T, S).
         use_causal_mask: query t sees keys 0..t.
 
     Returns:
         (B, T, D), or `(output, scores)`.
+
+    Raises:
+        ValueError: a size, rate or name is none; `num_heads` is no multiple of `num_key_value_heads`; inputs differ in
+            rank or length, have unknown features, or a mask does not fit them; `flash_attention=True` with dropout.
 
     Example:
     ```python
@@ -192,7 +197,7 @@ class MultiHeadAttention(PolicyLayer):
         check_mask(query, query_mask=query_mask)
         check_mask(key, value_mask=value_mask, key_mask=key_mask)
 
-        self._axes.check_rank(query=query)
+        self._axes.check_rank(query=query, value=value, key=key)
         axes, variants, projected = self._axes, self.variants, self._project(self.query_dense, query)
         queries_mask, keys_mask = axes.fold_mask(query_mask), axes.fold_mask(combine(value_mask, key_mask))
         keys = find_keys(

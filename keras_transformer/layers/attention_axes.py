@@ -113,7 +113,8 @@ class AttentionAxes:
 
     def scores_shape(self, query_shape, key_shape, num_heads):
         """Shape of the scores: (batch axes, N, query axes, key axes)."""
-        self.resolve(len(query_shape))
+        if self.rank is None:
+            self.resolve(len(query_shape))
         batch = tuple(query_shape[axis] for axis in self.batch_axes)
         return (*batch, num_heads, *self._attending(query_shape), *self._attending(key_shape))
 

@@ -64,6 +64,8 @@ class Block(keras.layers.Layer):
             )
         self._refuse_both(attention=attention, num_heads=num_heads)
         self._refuse_both(feed_forward=feed_forward, intermediate_dim=intermediate_dim)
+        self._refuse_beside(attention=attention, key_dim=key_dim)
+        self._refuse_beside(feed_forward=feed_forward, feed_forward_dropout=feed_forward_dropout)
         self.dense_options = DenseOptions(kwargs)
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -109,6 +111,14 @@ class Block(keras.layers.Layer):
         if (instance is None) == (number is None):
             raise ValueError(
                 f"Give either `{number_name}` (a number) or `{instance_name}` (a layer), not both and not neither. "
+                f"Received: {number_name}={number}, {instance_name}={instance}"
+            )
+
+    def _refuse_beside(self, **pair):
+        (instance_name, instance), (number_name, number) = pair.items()
+        if instance is not None and number:
+            raise ValueError(
+                f"`{number_name}` is for a layer made from numbers: give it to the layer `{instance_name}`. "
                 f"Received: {number_name}={number}, {instance_name}={instance}"
             )
 
@@ -230,9 +240,9 @@ class Block(keras.layers.Layer):
         # A layer is saved where one was given, and where quantisation made one that the numbers cannot describe.
         attention, feed_forward = self._sublayer("self_attention"), self._sublayer("feed_forward")
         if self.num_heads is None or is_quantized(attention):
-            config |= {"num_heads": None, "attention": serialized(attention)}
+            config |= {"num_heads": None, "key_dim": None, "attention": serialized(attention)}
         if self.intermediate_dim is None or is_quantized(feed_forward):
-            config |= {"intermediate_dim": None, "feed_forward": serialized(feed_forward)}
+            config |= {"intermediate_dim": None, "feed_forward_dropout": 0.0, "feed_forward": serialized(feed_forward)}
         return config
 
     def _sublayer(self, name):

@@ -24,7 +24,7 @@ class EncoderBlock(Block):
     Args:
         num_heads: number of attention heads; or pass `attention`.
         intermediate_dim: inner size of the feed-forward network; or pass `feed_forward`.
-        dropout: rate of the residual and of the attention-probability dropout.
+        dropout: rate of the residual dropout, and of that of the probabilities if attention is made from numbers.
         norm_placement: `"post"` (original, BERT), `"pre"` (GPT-2, ViT, Llama), `"sandwich"` (Gemma 2) or
             `"output"` (OLMo 2).
         key_dim: size of a head, features / num_heads by default.
@@ -35,7 +35,8 @@ class EncoderBlock(Block):
         norm_epsilon: epsilon of the norms.
         attention, feed_forward: layers to use instead of the numbers, for instance
             `attention=MultiHeadAttention(8, 64, num_key_value_heads=2)`,
-            `feed_forward=FeedForward(2048, activation="silu", gated=True)`.
+            `feed_forward=FeedForward(2048, activation="silu", gated=True)`. What is said of projections and
+            activations here is not for them.
         parallel: attention and feed-forward read the same x: `x + attention(norm1(x)) + feed_forward(norm2(x))`
             (GPT-NeoX; GPT-J, whose two norms are one: give both the same weights). Only with the norm placement "pre".
         layer_scale: initial value, for instance 1e-4, of a learned factor for each feature of what a sublayer gives;
@@ -56,6 +57,10 @@ class EncoderBlock(Block):
 
     Returns:
         (B, T, D), or `(x, scores)`.
+
+    Raises:
+        ValueError: a number and the layer for which it stands are both given, or neither; a size, rate or name is none;
+            D is no multiple of `num_heads` and there is no `key_dim`; a mask does not fit.
 
     Example: `EncoderBlock(num_heads=8, intermediate_dim=2048, dropout=0.1)(x)`
     """
@@ -114,6 +119,10 @@ class DecoderBlock(Block):
 
     Returns:
         (B, T, D), or `(x, self_scores, cross_scores)`, cross_scores is None without an encoder output.
+
+    Raises:
+        ValueError: as for `EncoderBlock`; it is called with an encoder output and was made without, or the reverse;
+            `cross_attention` has rotary positions or a position bias, or stands beside `parallel`.
 
     Example: `DecoderBlock(num_heads=8, intermediate_dim=2048, dropout=0.1)(x, encoder_output)`
     """
@@ -228,6 +237,7 @@ class DecoderBlock(Block):
     def get_config(self):
         config = super().get_config()
         cross_attention = self._sublayer("cross_attention")
-        if self._given.cross_attention is not None or is_quantized(cross_attention):
+        no_number = cross_attention is not None and config["num_heads"] is None
+        if self._given.cross_attention is not None or no_number or is_quantized(cross_attention):
             config["cross_attention"] = serialized(cross_attention)
         return config

@@ -57,8 +57,9 @@ def check_mask(x, **arguments):
     expected = tuple(x.shape[:-1])
     for name, mask in arguments.items():
         given = expected if mask is None else tuple(mask.shape)
+        one_for_all = (1, *expected[1:]) if given[:1] == (1,) else expected
         fits = len(given) == len(expected) and all(
-            a in (b, None) or b is None for a, b in zip(given[1:], expected[1:], strict=True)
+            a in (b, None) or b is None for a, b in zip(given, one_for_all, strict=True)
         )
         if not fits:
             raise ValueError(f"`{name}` must have the shape of the positions, {expected}. Received: {given}")
@@ -115,7 +116,7 @@ def clone_initializer(initializer, name):
 
 def derived_seed(seed, name):
     """A seed for one of several sublayers: with one and the same, their dropouts would drop the same places."""
-    return None if seed is None else (seed + zlib.crc32(name.encode())) % 2**31
+    return None if seed is None else (int(seed) + zlib.crc32(name.encode())) % 2**31
 
 
 class DenseOptions:

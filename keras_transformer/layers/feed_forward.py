@@ -39,6 +39,9 @@ class FeedForward(PolicyLayer):
     Returns:
         The same shape.
 
+    Raises:
+        ValueError: a size or rate is none.
+
     Example: `FeedForward(2048, activation="silu", gated=True)(x)`
     """
 

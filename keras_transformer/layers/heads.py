@@ -12,7 +12,8 @@ from keras_transformer.layers.pooling import pool
 from keras_transformer.ops.masks import NOT_A_TOKEN, combine
 from keras_transformer.ops.rows import at
 
-HIDDEN_LOGIT = -1e9  # finite, so that a row without any place to choose gives no NaN
+# Finite, so that a row without any place to choose gives no NaN.
+HIDDEN_LOGIT, HIDDEN_IN_FLOAT16 = -1e9, -6e4
 
 
 @register
@@ -154,7 +155,8 @@ class SpanLogits(keras.layers.Layer):
             real one: there a model points that finds no answer.
 
     Returns:
-        The logits of starts and of ends, (B, T) each, -1e9 where nothing may start or end. They have no mask.
+        The logits of starts and of ends, (B, T) each, -1e9 (in float16 -6e4) where nothing may start or end. They have
+        no mask.
 
     Example: `start, end = SpanLogits()(keras.layers.Dense(2)(states))`
     """
@@ -172,7 +174,8 @@ class SpanLogits(keras.layers.Layer):
             is_first = ops.logical_and(real, ops.equal(ops.cumsum(ops.cast(real, "int32"), axis=1), 1))
             allowed = ops.logical_and(real, ops.logical_or(segment_ids > 0, is_first))
         if allowed is not None:
-            logits = ops.where(allowed[..., None], logits, HIDDEN_LOGIT)
+            hidden = HIDDEN_IN_FLOAT16 if self.compute_dtype == "float16" else HIDDEN_LOGIT
+            logits = ops.where(allowed[..., None], logits, hidden)
         return logits[..., 0], logits[..., 1]
 
     def compute_mask(self, inputs, mask=None):

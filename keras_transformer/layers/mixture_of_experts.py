@@ -59,6 +59,10 @@ class MixtureOfExperts(keras.layers.Layer):
     Returns:
         The same shape.
 
+    Raises:
+        ValueError: a size, rate or factor is none; there are fewer experts than a token is to have; a mask does not
+            fit.
+
     Example: `EncoderBlock(8, feed_forward=MixtureOfExperts(num_experts=8, intermediate_dim=1024))(x)`
     """
 
@@ -157,7 +161,9 @@ class MixtureOfExperts(keras.layers.Layer):
     def call(self, inputs, training=None, mask=None):
         check_mask(inputs, mask=mask)
         x = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (T, D)
-        real = None if mask is None else ops.reshape(ops.cast(mask, "float32"), (-1,))
+        real = mask
+        if mask is not None:  # one row of it may be for all
+            real = ops.reshape(ops.broadcast_to(ops.cast(mask, "float32"), ops.shape(inputs)[:-1]), (-1,))
         logits = ops.matmul(ops.cast(x, "float32"), self.router_kernel)  # (T, E)
         probabilities, weights, chosen = route(logits, self.num_experts_per_token, self.normalize_weights)
         if training:

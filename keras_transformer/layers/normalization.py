@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive_number
 from keras_transformer.layers.common import check_choice, register
 
 
@@ -14,7 +15,7 @@ class RMSNorm(keras.layers.Layer):
     passes the padding mask on.
 
     Args:
-        epsilon: added to the mean square.
+        epsilon: added to the mean square, above 0.
         zero_centered: the weight is how far the scale is from 1: `* (1 + scale)`, as in Gemma. Weight decay then pulls
             to 1, and 16 bits hold it more exactly.
 
@@ -22,12 +23,15 @@ class RMSNorm(keras.layers.Layer):
     """
 
     def __init__(self, epsilon=1e-6, zero_centered=False, **kwargs):
+        check_positive_number(epsilon=epsilon)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.epsilon = epsilon
         self.zero_centered = bool(zero_centered)
 
     def build(self, inputs_shape):
+        if inputs_shape[-1] is None:
+            raise ValueError(f"{self.name} expects known features. Received: inputs.shape={tuple(inputs_shape)}")
         initializer = "zeros" if self.zero_centered else "ones"
         self.scale = self.add_weight((inputs_shape[-1],), initializer=initializer, name="scale", autocast=False)
         self.built = True

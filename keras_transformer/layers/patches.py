@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_size
-from keras_transformer.layers.common import DenseOptions, PolicyLayer, register
+from keras_transformer.layers.common import DenseOptions, PolicyLayer, clone_initializer, register
 
 
 def pair(**argument):
@@ -160,7 +160,9 @@ class ClassToken(keras.layers.Layer):
                 f"Received: inputs.shape={tuple(inputs_shape)}"
             )
         self.tokens = self.add_weight(
-            shape=(self.num_tokens, inputs_shape[-1]), initializer=self.initializer, name="tokens"
+            shape=(self.num_tokens, inputs_shape[-1]),
+            initializer=clone_initializer(self.initializer, "tokens"),
+            name="tokens",
         )
         self.built = True
 

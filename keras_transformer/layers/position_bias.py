@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_size
-from keras_transformer.layers.common import register
+from keras_transformer.layers.common import clone_initializer, register
 from keras_transformer.ops.cache import current_scope
 from keras_transformer.ops.masks import indices
 from keras_transformer.ops.relative import alibi_slopes, distances, relative_buckets
@@ -113,7 +113,7 @@ class RelativePositionBias(PositionBias):
     def build(self, x_shape=None):
         self.embeddings = self.add_weight(
             shape=(self.num_buckets, self.num_heads),
-            initializer=self.embeddings_initializer,
+            initializer=clone_initializer(self.embeddings_initializer, "embeddings"),
             name="embeddings",
             autocast=False,
         )

@@ -175,7 +175,7 @@ class PositionalEmbedding(PolicyLayer):
             mask = self.compute_mask(inputs, inputs_mask if mask is None else mask)
             x = self._embed(inputs)
         check_positions(inputs, positions, start_index)
-        encoded = self._encode_positions(ops.shape(inputs)[1], positions, start_index, mask)
+        encoded = self._encode_positions(inputs, positions, start_index, mask)
         if encoded is not None:
             x = x + ops.cast(encoded, x.dtype)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
@@ -193,25 +193,27 @@ class PositionalEmbedding(PolicyLayer):
         factor = ops.where(valid, self._scale, float("nan"))
         return x * ops.cast(ops.expand_dims(factor, -1), x.dtype)
 
-    def _encode_positions(self, length, positions, start_index, mask):
+    def _encode_positions(self, inputs, positions, start_index, mask):
         """Encoded positions, (T, D) or (B, T, D) float32, None without positions."""
         if self.position is None:
             return None
-        scope = current_scope()
-        if positions is None and scope is not None:
+        length, scope = ops.shape(inputs)[1], current_scope()
+        # What is as long as the text is taken for it; other inputs of its model, such as images, count for themselves.
+        if positions is None and scope is not None and inputs.shape[1] in (None, scope.positions.shape[1]):
             positions = scope.positions + start_index
         if positions is not None:
             return self._encode(ops.maximum(ops.cast(positions, "int32"), 0))
         # Known before the graph runs as long as both numbers are; a mask that hides the end changes nothing.
+        start_index = start_index if isinstance(start_index, int) else ops.cast(start_index, "int32")
         end = start_index + length
         if mask is None:
-            return self._encode(ops.arange(start_index, end, dtype="int32"), end)
+            return self._encode(ops.arange(length, dtype="int32") + start_index, end)
         positions = token_positions(mask)
         if isinstance(start_index, int) and start_index == 0:
             # Rows of one table: sines of all (B, T) positions would cost more than the embedding.
             table = self._encode(ops.arange(length, dtype="int32"), end)
             return ops.take(table, ops.maximum(positions, 0), axis=0)
-        return self._encode(ops.maximum(positions + start_index, 0), end)
+        return self._encode(ops.maximum(positions, 0) + start_index, end)
 
     def _encode(self, positions, end=None):
         if self.position == "sinusoidal":
@@ -223,7 +225,8 @@ class PositionalEmbedding(PolicyLayer):
         # In a graph of unknown length nothing can be raised here: TensorFlow fails in `take`, others give NaN.
         table = ops.convert_to_tensor(self.position_embeddings)
         rows = ops.take(table, positions + self.position_offset, axis=0)
-        return ops.where(ops.expand_dims(positions < self.max_sequence_length, -1), rows, float("nan"))
+        valid = ops.logical_and(positions >= 0, positions < self.max_sequence_length)
+        return ops.where(ops.expand_dims(valid, -1), rows, float("nan"))
 
     def compute_mask(self, inputs, mask=None):
         # Reversed or given vectors the layer passes the mask on; ids make their own.

@@ -1,6 +1,7 @@
 """What `PositionalEmbedding` refuses, as far as it is known when the layer is called."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.ops.cache import concrete
@@ -49,10 +50,14 @@ def _check_ids(layer, ids):
 
 def check_positions(inputs, positions, start_index):
     """Refuse a negative start, and positions that are not one per token."""
-    if isinstance(start_index, int) and start_index < 0:
+    first = start_index if isinstance(start_index, int) else concrete(start_index)
+    if first is not None and (np.asarray(first) < 0).any():
         raise ValueError(f"`start_index` must not be negative. Received: start_index={start_index}")
     shape = () if positions is None else tuple(ops.shape(positions))
-    if shape and isinstance(shape[-1], int) and inputs.shape[1] not in (None, shape[-1]):
+    rows = shape[0] if len(shape) == 2 else 1
+    if (shape and isinstance(shape[-1], int) and inputs.shape[1] not in (None, shape[-1])) or (
+        isinstance(rows, int) and rows != 1 and inputs.shape[0] not in (None, rows)
+    ):
         raise ValueError(
             f"`positions` must have the shape of the tokens, {tuple(inputs.shape[:2])}. "
             f"Received: positions.shape={shape}"

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_size
-from keras_transformer.layers.common import register
+from keras_transformer.layers.common import clone_initializer, register
 from keras_transformer.ops.cache import concrete
 
 
@@ -49,7 +49,9 @@ class SegmentEmbedding(keras.layers.Layer):
                 f"Received: inputs.shape={tuple(inputs_shape)}"
             )
         self.embeddings = self.add_weight(
-            shape=(self.num_segments, self.hidden_dim), initializer=self.embeddings_initializer, name="embeddings"
+            shape=(self.num_segments, self.hidden_dim),
+            initializer=clone_initializer(self.embeddings_initializer, "embeddings"),
+            name="embeddings",
         )
         self.built = True
 

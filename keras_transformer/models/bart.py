@@ -7,7 +7,7 @@ Sources: Lewis et al. 2019, "BART" (https://arxiv.org/abs/1910.13461); Liu et al
 import keras
 
 from keras_transformer import layers
-from keras_transformer.models.common import dropped, final_norm, for_block, norm_layer
+from keras_transformer.models.common import dropped, final_norm, for_block, norm_layer, of_decoder, of_encoder
 from keras_transformer.models.encoder_decoder import one_vocabulary, special_ids, two_depths, vectors
 
 
@@ -62,6 +62,8 @@ def bart(
         seed: seed of all dropouts.
         dtype: dtype or policy of all layers.
         **block_options: further arguments of `EncoderBlock` and `DecoderBlock` (`norm_epsilon`, `use_bias`, ...).
+            Kernels begin as Keras' do (Glorot); as published they would be made by
+            `kernel_initializer=keras.initializers.RandomNormal(stddev=0.02)`.
 
     Returns:
         A `keras.Model` from `{"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}`, int32, or the two in a list,
@@ -84,19 +86,20 @@ def bart(
     places = {"max_sequence_length": max_sequence_length, "position": position, "position_initializer": initializer}
     places |= {"position_offset": 2 if position == "learned" else 0, "sinusoid_layout": sinusoid_layout, "dtype": dtype}
 
-    def stack(side, block, num_layers, sizes, *states):
+    def stack(side, block, num_layers, options, *states):
         inputs = vectors(hidden_dim, dtype, f"{side}_inputs")
         x = layers.PositionalEmbedding(None, hidden_dim, **places, name=f"{side}_embedding")(inputs)
         x = norm_layer(options, f"{side}_embedding_norm")(x) if embedding_norm else x
         x = dropped(x, dropout, f"{side}_dropout", seed, dtype)
         for i in range(num_layers):
-            x = block(**for_block({**sizes, **options}, f"{side}_block_{i}", seed))(x, *states)
+            x = block(**for_block(options, f"{side}_block_{i}", seed))(x, *states)
         return keras.Model([inputs, *states], final_norm(x, options, f"{side}_norm"), name=side)
 
-    of_encoder = {key: sizes[key] for key in ("num_heads", "intermediate_dim")}
-    encoder = stack("encoder", layers.EncoderBlock, sizes["num_layers"], of_encoder)
+    numbers = {key: sizes[key] for key in ("num_heads", "intermediate_dim")}
+    encoder = stack("encoder", layers.EncoderBlock, sizes["num_layers"], of_encoder({**numbers, **options}))
     states = vectors(hidden_dim, dtype, "encoder_states")
-    of_decoder = {"num_heads": sizes["num_decoder_heads"], "intermediate_dim": sizes["decoder_intermediate_dim"]}
-    decoder = stack("decoder", layers.DecoderBlock, sizes["num_decoder_layers"], of_decoder, states)
+    numbers = {"num_heads": sizes["num_decoder_heads"], "intermediate_dim": sizes["decoder_intermediate_dim"]}
+    blocks = of_decoder({**numbers, **options}, hidden_dim, seed)
+    decoder = stack("decoder", layers.DecoderBlock, sizes["num_decoder_layers"], blocks, states)
     table = {"scale": hidden_dim**0.5 if scale_embedding else 1.0, "embeddings_initializer": initializer}
     return one_vocabulary(config, encoder, decoder, name, dtype=dtype, **table)

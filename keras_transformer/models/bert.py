@@ -56,6 +56,8 @@ def bert(
         seed: seed of all dropouts.
         dtype: dtype or policy of all layers.
         **block_options: further arguments of `EncoderBlock` (`norm_placement="post"`, `use_bias`, ...).
+            Kernels begin as Keras' do (Glorot); as published they would be made by
+            `kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02)`.
 
     Returns:
         A `keras.Model` from `token_ids` (B, T), int32, or from `{"token_ids": ..., "segment_ids": ...}`, to
@@ -92,7 +94,7 @@ def bert(
     if num_segments:
         segments = layers.SegmentEmbedding(num_segments, hidden_dim, initializer, dtype=dtype, name="segment_embedding")
         x = segments(x, *list(inputs.values())[1:])
-    x = norm_layer(options, "embedding_norm")(x)
+    x = norm_layer({**options, **block_options}, "embedding_norm")(x)
     x = keras.layers.Dropout(dropout, seed=derived_seed(seed, "embedding"), dtype=dtype, name="embedding_dropout")(x)
     num_layers = sizes.pop("num_layers")
     options |= {**sizes, "norm_placement": "post", "activation": activation, **block_options}

@@ -4,7 +4,8 @@ from types import MappingProxyType
 
 import keras
 
-from keras_transformer.layers.common import clone_initializer, derived_seed
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.common import clone_initializer, derived_seed, head_dim
 from keras_transformer.layers.normalization import make_norm
 from keras_transformer.layers.ownership import serialized
 
@@ -32,9 +33,28 @@ def patterns(options):
 def clone_layer(layer, name):
     """A layer of the same kind without weights, whose random numbers are those for the name."""
     config = layer.get_config()
+    for key in config:
+        if key.endswith("_initializer") and config[key] is not None:
+            config[key] = keras.initializers.serialize(clone_initializer(config[key], name))
     if config.get("seed") is not None:
         config["seed"] = derived_seed(config["seed"], name)
     return type(layer).from_config(config)
+
+
+def of_encoder(options):
+    """The options of an encoder-decoder's blocks without that for the decoder alone."""
+    return {key: value for key, value in options.items() if key != "cross_attention"}
+
+
+def of_decoder(options, hidden_dim, seed):
+    """Those of the decoder: where its attention is a pattern, its cross-attention is one that the numbers make."""
+    if options.get("attention") is None or options.get("cross_attention") is not None:
+        return options
+    dense, options = dense_options(options)
+    num_heads = options["num_heads"]
+    key_dim = options.pop("key_dim", None) or head_dim(hidden_dim, num_heads)
+    shared = {"dropout": options["dropout"], "dtype": options["dtype"], "seed": seed, **dense}
+    return {**options, **dense, "cross_attention": MultiHeadAttention(num_heads, key_dim, **shared)}
 
 
 # With these the sum of all sublayers is normalised nowhere; post placement normalises every sum.

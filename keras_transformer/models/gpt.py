@@ -54,6 +54,7 @@ def gpt(
         seed: seed of all dropouts.
         dtype: dtype or policy of all layers; logits are float32.
         **block_options: further arguments of `DecoderBlock` (`norm_placement="pre"`, `use_bias`, `norm`, ...).
+            Kernels begin with a deviation of 0.02; GPT-2 divides those in front of a sum by sqrt(2 * num_layers).
 
     Returns:
         A `keras.Model` from `token_ids` (B, T), int32, to float32 logits (B, T, vocabulary_size).

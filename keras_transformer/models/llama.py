@@ -131,6 +131,9 @@ def _block(config, number, options):
         **shared,
     )
     network = {"activation": config["activation"], "gated": True, "use_bias": False, "name": "feed_forward", **shared}
+    if not options.get("feed_forward"):
+        network["dropout"] = options.pop("feed_forward_dropout", 0.0)
+        network["seed"] = derived_seed(options["seed"], "feed_forward")
     if config["num_experts"]:
         experts = {key: config[key] for key in ("num_experts", "num_experts_per_token", "load_balancing_loss")}
         feed_forward = layers.MixtureOfExperts(intermediate_dim=config["intermediate_dim"], **experts, **network)

@@ -9,7 +9,15 @@ import keras
 from keras_transformer import layers
 from keras_transformer.layers.activations import gelu_tanh
 from keras_transformer.layers.common import derived_seed
-from keras_transformer.models.common import dense_options, dropped, final_norm, for_block, patterns, sublayers
+from keras_transformer.models.common import (
+    dense_options,
+    dropped,
+    final_norm,
+    for_block,
+    of_encoder,
+    patterns,
+    sublayers,
+)
 from keras_transformer.models.encoder_decoder import one_vocabulary, special_ids, two_depths, vectors
 
 
@@ -84,10 +92,12 @@ def t5(
     dense, options = dense_options({**options, "use_bias": False, **block_options})
     dense |= {"dropout": dropout, "dtype": dtype}
     network = {"activation": activation or (gelu_tanh if gated else "relu"), "gated": gated}
+    if not options.get("feed_forward"):
+        network["dropout"] = options.pop("feed_forward_dropout", dropout)
     network = layers.FeedForward, {"intermediate_dim": sizes["intermediate_dim"], **network}
     attention = layers.MultiHeadAttention, {"num_heads": num_heads, "key_dim": sizes["key_dim"], "scale": 1.0}
 
-    def stack(side, block, num_layers, *states, **cross_attention):
+    def stack(side, block, num_layers, options, *states, **cross_attention):
         inputs = x = vectors(hidden_dim, dtype, f"{side}_inputs")
         distances = {"bidirectional": side == "encoder", "dtype": dtype, "name": f"{side}_position_bias"}
         bias = layers.RelativePositionBias(num_heads, relative_buckets, relative_max_distance, **distances)(x)
@@ -102,8 +112,10 @@ def t5(
             x = layers.PositionalEmbedding(None, hidden_dim, position=None, **scale)(x)
         return keras.Model([inputs, *states], x, name=side)
 
-    encoder = stack("encoder", layers.EncoderBlock, sizes["num_layers"])
+    encoder = stack("encoder", layers.EncoderBlock, sizes["num_layers"], of_encoder(options))
     states = vectors(hidden_dim, dtype, "encoder_states")
-    decoder = stack("decoder", layers.DecoderBlock, sizes["num_decoder_layers"], states, cross_attention=attention)
+    decoder = stack(
+        "decoder", layers.DecoderBlock, sizes["num_decoder_layers"], options, states, cross_attention=attention
+    )
     table = {"embeddings_initializer": keras.initializers.RandomNormal(stddev=1.0), "dropout": dropout}
     return one_vocabulary(config, encoder, decoder, name, dtype=dtype, seed=derived_seed(seed, "embedding"), **table)

@@ -8,7 +8,7 @@ import keras
 from keras_transformer.arguments import check_size
 from keras_transformer.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
 from keras_transformer.layers.common import derived_seed, head_dim
-from keras_transformer.models.common import final_norm, for_block
+from keras_transformer.models.common import final_norm, for_block, of_decoder, of_encoder
 from keras_transformer.models.encoder_decoder import (
     check_vocabularies,
     encoder_decoder,
@@ -135,8 +135,8 @@ def transformer(
         "dtype": dtype,
         **block_options,
     }
-    encoder = _encoder(num_encoder_layers, hidden_dim, block, seed)
-    decoder = _decoder(num_decoder_layers, hidden_dim, block, seed)
+    encoder = _encoder(num_encoder_layers, hidden_dim, of_encoder(block), seed)
+    decoder = _decoder(num_decoder_layers, hidden_dim, of_decoder(block, hidden_dim, seed), seed)
     return encoder_decoder(config, embedding, encoder, decoder, name)
 
 

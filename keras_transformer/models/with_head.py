@@ -200,6 +200,11 @@ class _Head:
                 f"{self.backbone.name} has no token table of {self.states.shape[-1]} features among its layers to "
                 "make logits with. Give `tie=False` and `num_classes=`, the size of the vocabulary."
             )
+        if self.card["num_classes"] not in (None, table.vocabulary_size):
+            raise ValueError(
+                f"A tied head has a logit for each of the {table.vocabulary_size} rows of the token table. "
+                f"Give `tie=False` for another number. Received: num_classes={self.card['num_classes']}"
+            )
         x = table(x, reverse=True)
         return layers.AddBias(name=bias_name)(x) if bias_name else x
 

@@ -78,7 +78,8 @@ class Objective(abc.ABC):
 class Batches(keras.utils.PyDataset):
     """Batches of an objective for `fit`, drawn anew in every epoch, or for `evaluate`, the same each time.
 
-    All have one shape, so that nothing is compiled twice; the last one is filled up with rows of weight 0.
+    All have one shape, so that nothing is compiled twice; the last one is filled up with rows of weight 0. Workers must
+    be threads: what processes of `use_multiprocessing` read is not counted here, so that no epoch would end.
 
     Args:
         rows: list of id lists.
@@ -105,11 +106,24 @@ class Batches(keras.utils.PyDataset):
         if not self.rows:
             raise ValueError("`rows` must hold at least one row. Received none.")
         self.epoch, self._num_read = 0, 0
-        self.length = length if length is not None else self._longest()
+        self._order = (None, None)
+        self.length = length if isinstance(length, (int, np.integer)) else self._longest(**(length or {}))
 
-    def _longest(self):
+    def _longest(self, **given):
         longest = [self.objective.longest(row) for row in self.rows]
-        return {name: max(lengths[name] for lengths in longest) for name in longest[0]}
+        found = {name: max(lengths[name] for lengths in longest) for name in longest[0]}
+        if unknown := sorted(given.keys() - found.keys()):
+            raise ValueError(f"`length` may name {[*found]}, the inputs of the model. Received: {unknown}")
+        return {**found, **given}
+
+    def _rows_in_order(self):
+        """The numbers of the rows as this epoch has them, drawn once for it."""
+        if self._order[0] != self.epoch:
+            order = np.arange(len(self.rows))
+            if self.shuffle:
+                order = np.random.default_rng((self.objective.seed, self.epoch)).permutation(order)
+            self._order = (self.epoch, order)
+        return self._order[1]
 
     def __len__(self):
         return -(-len(self.rows) // self.batch_size)
@@ -118,11 +132,8 @@ class Batches(keras.utils.PyDataset):
         if not 0 <= index < len(self):
             raise IndexError(f"There are {len(self)} batches. Received: index={index}")
         self._num_read += 1
-        order = np.arange(len(self.rows))
-        if self.shuffle:
-            order = np.random.default_rng((self.objective.seed, self.epoch)).permutation(order)
         begin = index * self.batch_size
-        rows = [self.rows[i] for i in order[begin : begin + self.batch_size]]
+        rows = [self.rows[i] for i in self._rows_in_order()[begin : begin + self.batch_size]]
         first = self.epoch * len(self.rows) + begin
         inputs, labels, weights = self.objective(rows, first, self.length)
         room = self.batch_size - len(rows)

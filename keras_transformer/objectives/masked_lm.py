@@ -10,7 +10,7 @@ class MaskedLM(Objective):
     """Some tokens are hidden, and the model says what they were.
 
     A token is chosen with probability `rate`. Of the chosen ones a share of `mask_share` becomes the mask, one of
-    `random_share` any other token, and the rest stays as it is. Labels are the original ids; weights are 1 at the
+    `random_share` a random token, and the rest stays as it is. Labels are the original ids; weights are 1 at the
     chosen places alone. Special tokens are never chosen and never put in place of another.
 
     Source: Devlin et al. 2018, "BERT", section 3.1 (https://arxiv.org/abs/1810.04805); whole words: the same authors'

@@ -26,6 +26,9 @@ class Budget(keras.callbacks.Callback):
         seconds: wall-clock seconds, those of validation and compilation included; None for no limit. Whichever limit
             is met first ends the training, after the batch at hand.
 
+    A training that `BackupAndRestore` takes up again goes on where it was if that callback stands behind this one, and
+    begins with a warm-up and a budget of its own if it stands in front.
+
     With `compile(steps_per_execution=n)` the rate is set, and the limits are looked at, once for n updates.
 
     Attributes:

@@ -225,8 +225,9 @@ def class_weights(labels, mask=None):
         mask: boolean of the same shape, True where a label counts; None: everywhere.
 
     Returns:
-        dict from each class that occurs to its weight, for `fit(class_weight=)`. For labels of tokens use
-        `sample_weight`, for instance `np.vectorize(weights.get)(labels) * mask`.
+        dict from each class that occurs to its weight, for `fit(class_weight=)`. Of labels of tokens, (B, T), Keras
+        would take each row for one class: there use `sample_weight`, for instance
+        `np.vectorize(lambda label: weights.get(label, 0.0))(labels) * mask`.
 
     Raises:
         ValueError: labels are not integers, none counts, or the mask has another shape.

@@ -7,7 +7,7 @@ Shapes: B batch, T length, V vocabulary, N = B * T tokens. Which tokens count is
 import keras
 from keras import ops
 
-from keras_transformer.layers.common import register
+from keras_transformer.layers.common import check_rate, register
 from keras_transformer.training.tokens import flatten_tokens, in_vocabulary, keep_mask_outside_gradient
 
 
@@ -60,8 +60,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     """
 
     def __init__(self, label_smoothing=0.0, name="masked_crossentropy"):
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(f"`label_smoothing` must lie in [0, 1). Received: label_smoothing={label_smoothing}")
+        check_rate(label_smoothing=label_smoothing)
         super().__init__(name=name, reduction="mean_with_sample_weight", dtype="float32")
         self.label_smoothing = float(label_smoothing)
 

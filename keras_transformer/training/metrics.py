@@ -110,7 +110,8 @@ class TokenCrossentropy(_TokenMean):
 
 @register
 class Perplexity(TokenCrossentropy):
-    """Exponential of the cross-entropy per real token (in nats): V for a model that knows nothing, 1 at best.
+    """Exponential of the cross-entropy per real token (in nats): V for a model that knows nothing, 1 at best
+    (and before the first token).
 
     Args:
         name: name of the metric.

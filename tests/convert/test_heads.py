@@ -12,7 +12,7 @@ import keras_transformer as kt
 from keras_transformer.convert import load_pretrained, save_pretrained
 from tests.backend import numpy
 from tests.convert.test_pretrained import state, theirs_in
-from tests.convert.zoo import GPT_2, KINDS, T5, outputs, theirs
+from tests.convert.zoo import BERT, GPT_2, KINDS, T5, outputs, theirs
 
 
 def assert_same(model, right):
@@ -166,6 +166,18 @@ def test_a_tensor_of_a_head_is_not_passed_over_unasked(tmp_path):
     with pytest.raises(ValueError, match="no place for these tensors.*classifier.bias"):
         load_pretrained(tmp_path)
     assert load_pretrained(tmp_path, head=False).output_shape == (None, None, 19)
+
+
+def test_a_head_that_is_not_read_is_refused_unless_it_is_left_off(tmp_path):
+    """Its tensors have the names of another head's; what is written then has none of them."""
+    sizes = {key: x for key, x in BERT.items() if key != "max_position_embeddings"}
+    transformers.BertForMultipleChoice(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "theirs")
+    for read in (load_pretrained, kt.convert.describe):
+        with pytest.raises(ValueError, match="holds a BertForMultipleChoice.*'bert' are read: ForMaskedLM, .*False"):
+            read(tmp_path / "theirs")
+    save_pretrained(load_pretrained(tmp_path / "theirs", head=False), tmp_path / "ours")
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == ["BertModel"]
+    theirs_in(tmp_path / "ours", transformers.BertModel)
 
 
 def test_described_as_it_is_built(tmp_path):

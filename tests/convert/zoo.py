@@ -1,9 +1,13 @@
 """One small random model of `transformers` for each family and head, and what it and ours make of the same inputs."""
 
+import importlib
+
 import numpy as np
 import torch
 import transformers
 
+from keras_transformer.convert.choose_head import class_name
+from keras_transformer.convert.pretrained import BUILDERS
 from tests.backend import predict
 
 IDS = np.array([[5, 6, 7, 2, 0, 0], [3, 4, 5, 6, 7, 2]])
@@ -34,21 +38,22 @@ FAMILIES = {  # as their builders make them, by the class of theirs
     **{"ViTForImageClassification": VIT, "DeiTForImageClassification": VIT},
     "DeiTForImageClassificationWithTeacher": VIT,
 }
-KINDS = {
-    **dict.fromkeys(("BertForMaskedLM", "BertForNextSentencePrediction", "BertForPreTraining"), BERT),
-    **dict.fromkeys(("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"), BERT),
-    **{f"RobertaFor{head}": ROBERTA for head in ("MaskedLM", "SequenceClassification", "TokenClassification")},
-    **{f"DistilBertFor{head}": DISTILBERT for head in ("MaskedLM", "SequenceClassification", "TokenClassification")},
-    "DistilBertForQuestionAnswering": DISTILBERT,
-    **{f"OPTFor{head}": OPT for head in ("SequenceClassification", "QuestionAnswering")},
-    **{f"MixtralFor{head}": MIXTRAL for head in ("SequenceClassification", "QuestionAnswering")},
-    **{f"{name}ForQuestionAnswering": LLAMA for name in ("Llama", "Qwen3", "Mistral")},
-    **{f"GPT2For{head}": GPT_2 for head in ("SequenceClassification", "TokenClassification", "QuestionAnswering")},
-    **{f"{name}ForSequenceClassification": LLAMA for name in ("Llama", "Qwen3", "Gemma2")},
-    "MistralForTokenClassification": LLAMA,
-    **{f"BartFor{head}": BART for head in ("SequenceClassification", "QuestionAnswering")},
-    **{f"T5For{head}": T5 for head in ("SequenceClassification", "QuestionAnswering")},
-}
+
+
+def _kinds():
+    """Each head that a type's table knows, by the class of theirs that its folders name."""
+    types = {getattr(transformers, name).config_class.model_type: sizes for name, sizes in FAMILIES.items()}
+    types |= {"xlm-roberta": ROBERTA, "camembert": ROBERTA}
+    families = [importlib.import_module(f"keras_transformer.convert.{name}") for name in BUILDERS]
+    return {
+        class_name(kind, head): types[kind]
+        for family in families
+        for kind in family.MODEL_TYPES
+        for head in family.HEADS
+    }
+
+
+KINDS = _kinds()
 
 
 def theirs(name, **options):

@@ -283,3 +283,25 @@ def test_an_epoch_that_was_not_read_to_its_end_is_not_over():
     pairs_of(data)
     data.on_epoch_end()
     assert data.epoch == 1
+
+
+def test_ids_that_only_targets_have_are_those_of_their_vocabulary():
+    special = {"start_token_id": 98, "stop_token_id": 99}
+    data = BucketedPairs([[5, 29]], [[50, 60]], vocabulary_size=(30, 100), **special)
+    assert data[0][1].max() == 99
+    with pytest.raises(ValueError, match="`start_token_id`.*98"):
+        BucketedPairs([[5, 50]], [[5, 6]], vocabulary_size=(100, 30), **special)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"seed": -1}, "`seed`.*seed=-1"),
+        ({"seed": None}, "`seed`.*seed=None"),
+        ({"buckets": 4.0}, "`buckets`.*buckets=4.0"),
+        ({"vocabulary_size": (30, 30, 30)}, "`vocabulary_size`.*an int or a pair"),
+    ],
+)
+def test_refused_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        BucketedPairs([[5, 6]], [[5, 6]], **options)

@@ -67,3 +67,8 @@ def test_refusals():
         length_buckets([])
     with pytest.raises(ValueError, match="num_buckets=0"):
         length_buckets([3], 0)
+
+
+def test_the_number_of_buckets_is_a_whole_one():
+    with pytest.raises(ValueError, match="`num_buckets` must be a positive integer. Received: num_buckets=2.5"):
+        length_buckets([3, 4, 9], 2.5)

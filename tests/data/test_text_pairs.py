@@ -234,3 +234,11 @@ def test_small_splits_keep_something_to_train_on(num_pairs, fractions, sizes):
 def test_split_pairs_refuses(pairs, fractions, message):
     with pytest.raises(ValueError, match=message):
         split_pairs(pairs, *fractions)
+
+
+def test_a_slice_is_pairs_as_well():
+    pairs = TextPairs([("a", "b"), ("c", "d"), ("e", "f")], name="letters", skipped={"empty side": 1})
+    assert pairs[:2].sources == ["a", "c"] and pairs[::2].targets == ["b", "f"] and pairs[1] == ("c", "d")
+    assert pairs[:2].summary() == "letters: 2 pairs"
+    with pytest.raises(ValueError, match="`seed`.*seed=None"):
+        split_pairs(pairs, seed=None)

@@ -1,6 +1,7 @@
 import os
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tokenizers
@@ -189,3 +190,11 @@ def test_extra_tokens_are_ids_of_no_text(level, tmp_path):
         train_tokenizer(texts, 300, level, extra_tokens=-1)
     with pytest.raises(ValueError, match="must be an int of at least"):
         train_tokenizer(texts, 4 + 256 * (level == "subword"), level, extra_tokens=1)
+
+
+def test_ids_may_be_a_tensor_of_the_backend():
+    tokenizer = train_tokenizer(["good morning"] * 5, vocabulary_size=280)
+    ids = tokenizer.encode(["good"], add_special_tokens=True)
+    assert tokenizer.decode(keras.ops.convert_to_tensor(ids)) == ["good"]
+    with pytest.raises(ValueError, match="`min_frequency`.*min_frequency=2.5"):
+        train_tokenizer(["good"], vocabulary_size=280, min_frequency=2.5)

@@ -64,3 +64,10 @@ def test_a_model_that_was_never_called():
 
     scores = kt.inspect.attention_scores(Model(), [[3, 4, 5], [6, 7, 8]])
     assert [x.shape for x in scores.values()] == [(2, 2, 3, 3)]
+
+
+def test_ragged_rows_are_refused():
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, kt.layers.EncoderBlock(2, 8)(kt.layers.PositionalEmbedding(9, 8)(ids)))
+    with pytest.raises(ValueError, match="`inputs` has rows of different lengths.*pad_batch"):
+        kt.inspect.attention_scores(model, [[5, 6, 7], [8]])

@@ -1,5 +1,6 @@
 """Pictures are written whole, show what they were given, and refuse what does not fit."""
 
+import struct
 import sys
 import types
 
@@ -10,6 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 import keras_transformer as kt
+from keras_transformer.inspect import plots
 from keras_transformer.inspect.plots import plot_attention, plot_cross_attention, plot_history
 
 SCORES = np.asarray([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5]])
@@ -105,3 +107,20 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"keras-transformer-kit\[plot\]"):
         plot_history({"loss": [1.0]}, tmp_path / "none.png")
+
+
+def test_a_file_without_a_suffix_is_a_png(tmp_path):
+    kt.inspect.plot_history({"loss": [2.0, 1.0]}, tmp_path / "history")
+    assert (tmp_path / "history").read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_texts_make_no_larger_pictures(tmp_path):
+    kt.inspect.plot_attention(np.eye(500), ["a"] * 500, ["b"] * 500, tmp_path / "long.png")
+    width, height = struct.unpack(">II", (tmp_path / "long.png").read_bytes()[16:24])
+    assert max(width, height) <= 40 * 150
+
+
+@pytest.mark.parametrize("count, longest, epochs", [(4, 4, [1, 2, 3, 4]), (2, 4, [2, 4]), (2, 5, [2, 4]), (1, 3, [3])])
+def test_curves_with_fewer_numbers_are_of_every_so_many_epochs(count, longest, epochs):
+    """What Keras keeps with `validation_freq=2` or 3; where it cannot be told, the smallest number is taken."""
+    assert plots._epochs(count, longest).tolist() == ([2] if (count, longest) == (1, 3) else epochs)

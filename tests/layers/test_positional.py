@@ -413,3 +413,51 @@ def test_ids_that_wrap_in_int32_are_not_another_token():
     model = keras.Model(inputs, layer(inputs))
     if keras.backend.backend() == "tensorflow":  # compiled, nothing can be raised
         assert np.isnan(model.predict(ids, verbose=0)[0]).all(axis=-1).tolist() == [False, True]
+
+
+def test_a_start_before_the_table_is_another_token_nowhere():
+    """As a number of NumPy or of the backend, refused when its value is known, NaN when it is not."""
+    layer, x = kt.layers.PositionalEmbedding(None, 4, 8, position="learned"), np.ones((1, 4, 4), "float32")
+    layer.build(x.shape)
+    for start in (-2, np.int64(-2), keras.ops.convert_to_tensor(-2)):
+        with pytest.raises(ValueError, match="`start_index` must not be negative"):
+            layer(x, start_index=start)
+    table = numpy(layer.position_embeddings)
+    for mask in (None, np.ones((1, 4), "bool")):
+        for start in (2, np.int64(2), keras.ops.convert_to_tensor(2)):
+            found = numpy(layer(x, start_index=start, mask=mask))
+            np.testing.assert_allclose(found[0], 1 + table[2:6], atol=1e-6)
+    if keras.backend.backend() == "torch":  # there every value is known
+        return
+    for mask in (None, np.ones((1, 4), "bool")):
+        found = traced(lambda x, start, mask=mask: layer(x, start_index=start, mask=mask))(x, np.int32(-2))
+        assert np.isnan(found[0, :2]).all()
+        np.testing.assert_allclose(found[0, 2:], 1 + table[:2], atol=1e-6)
+        found = traced(lambda x, start, mask=mask: layer(x, start_index=start, mask=mask))(x, np.int32(3))
+        np.testing.assert_allclose(found[0], 1 + table[3:7], atol=1e-6)
+
+
+def traced(function):
+    """As a part of a graph, in which no number is known."""
+    if keras.backend.backend() == "jax":
+        return lambda *inputs: run(function, *inputs)
+    import tensorflow as tf
+
+    return lambda *inputs: numpy(tf.function(function, autograph=False)(*map(tf.convert_to_tensor, inputs)))
+
+
+def test_what_is_not_as_long_as_the_text_counts_for_itself():
+    """In a decoding scope: the features of an image beside a text of one token."""
+    layer, features = kt.layers.PositionalEmbedding(None, 4), vectors(1, 5, 4)
+    with kt.ops.DecodingScope(None, np.array([[7]])):
+        found = numpy(layer(keras.ops.convert_to_tensor(features)))
+    np.testing.assert_allclose(found, numpy(layer(features)), atol=1e-6)
+
+
+def test_positions_are_of_one_row_or_of_each():
+    layer = kt.layers.PositionalEmbedding(9, 8)
+    ids = np.array([[1, 2], [3, 4]])
+    one, each = (numpy(layer(ids, positions=np.array(x))) for x in ([[3, 5]], [[3, 5], [3, 5]]))
+    np.testing.assert_array_equal(one, each)
+    with pytest.raises(ValueError, match="`positions` must have the shape of the tokens, \\(2, 2\\)"):
+        layer(ids, positions=np.zeros((3, 2), "int32"))

@@ -333,3 +333,13 @@ class TestBatches:
         for data.epoch in range(12):
             shapes |= {tuple(x.shape for x in keras.tree.flatten(data[i])) for i in range(len(data))}
         assert len(shapes) == 1
+
+
+def test_a_length_for_one_input_leaves_the_other_at_its_longest():
+    objective, rows = kt.objectives.SpanCorruption([20, 21, 22], 1, 2), [[5, 6, 7, 8, 9, 10], [5, 6, 7]]
+    longest = kt.objectives.Batches(rows, objective, 1).length
+    data = kt.objectives.Batches(rows, objective, 1, length={"encoder_token_ids": 16})
+    shapes = {tuple(data[i][0][name].shape for name in sorted(data[i][0])) for i in range(2)}
+    assert shapes == {((1, longest["decoder_token_ids"]), (1, 16))}
+    with pytest.raises(ValueError, match="`length` may name .'encoder_token_ids', 'decoder_token_ids'.*'encoder'"):
+        kt.objectives.Batches(rows, objective, 1, length={"encoder": 16})

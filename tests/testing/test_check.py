@@ -146,3 +146,47 @@ def test_two_inputs_of_any_name_and_lists_of_arrays():
     x = keras.layers.Add()([kt.layers.PositionalEmbedding(30, 16)(tokens), keras.layers.Embedding(30, 16)(kinds)])
     report = kt.testing.check(keras.Model([tokens, kinds], kt.layers.DecoderBlock(2, 32)(x)), arrays)
     assert isinstance(report["future"], float) and "more than one input" in report["cache"]
+
+
+def bidirectional():
+    ids = keras.Input((None,), dtype="int32")
+    x = kt.layers.EncoderBlock(2, 8)(kt.layers.PositionalEmbedding(9, 8)(ids))
+    return keras.Model(ids, keras.layers.Dense(9)(x))
+
+
+def test_rows_that_show_nothing_are_refused():
+    model = bidirectional()
+    with pytest.raises(ValueError, match="at least two rows. Received: 1"):
+        kt.testing.check(model, inputs=np.array([[5, 6, 7]]))
+    with pytest.raises(ValueError, match="must differ in their second half"):
+        kt.testing.check(model, inputs=np.array([[5, 6, 7], [5, 6, 7]]), causal=True)
+    with pytest.raises(ValueError, match="`future`"):
+        kt.testing.check(model, inputs=np.array([[5, 6, 7], [5, 6, 8]]), causal=True)
+
+
+def test_every_input_is_changed_to_see_the_future():
+    """Segments that are all alike do not hide that the tokens look both ways."""
+    model = kt.models.bert(None, 9, 8, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8, pooler=False)
+    inputs = {"segment_ids": np.zeros((2, 4), "int32"), "token_ids": np.array([[5, 6, 7, 8], [5, 6, 8, 7]])}
+    assert kt.testing.check(model, inputs=inputs)["future"] == "the model looks both ways"
+
+
+def test_a_model_that_cannot_be_read_back_breaks_an_invariant():
+    class Unregistered(keras.layers.Layer):
+        def call(self, x):
+            return x
+
+    model = bidirectional()
+    model = keras.Model(model.inputs, Unregistered()(model.output))
+    with pytest.raises(ValueError, match="`saved` is broken .TypeError."):
+        kt.testing.check(model)
+
+
+def test_sixteen_bits_are_allowed_their_rounding():
+    report = kt.testing.check(
+        kt.models.gpt(
+            *(None, 20, 16),
+            **{"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32, "dtype": "mixed_bfloat16"},
+        )
+    )
+    assert report["cache"] <= 2e-2

@@ -196,3 +196,12 @@ def test_class_weights_refuse():
             kt.training.class_weights(labels, mask)
     with pytest.raises(ValueError, match="mask"):
         kt.training.class_weights([1, 2], [1])
+
+
+def test_weights_of_tokens_by_what_the_docstring_says():
+    """A class that occurs under the mask alone weighs nothing, and no NaN comes out."""
+    labels = np.array([[1, 1, 2, 0], [2, 1, 0, 0]])
+    mask = labels > 0
+    weights = kt.training.class_weights(labels, mask)
+    found = np.vectorize(lambda label: weights.get(label, 0.0))(labels) * mask
+    assert np.isfinite(found).all() and (found[~mask] == 0).all() and found.sum() == pytest.approx(mask.sum())

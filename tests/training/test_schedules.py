@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+import keras_transformer as kt
 from keras_transformer.training import InverseSquareRootSchedule, LinearWarmup, MaskedCrossentropy
 
 VOCABULARY, STEPS = 9, 6
@@ -76,13 +77,9 @@ def test_impossible_arguments_are_refused(build, argument):
 
 def compiled_model(schedule):
     keras.utils.set_random_seed(3)
-    model = keras.Sequential(
-        [
-            keras.Input((None,), dtype="int32"),
-            keras.layers.Embedding(VOCABULARY, 8, mask_zero=True),
-            keras.layers.Dense(VOCABULARY),
-        ]
-    )
+    ids = keras.Input((None,), dtype="int32")
+    embedding = kt.layers.PositionalEmbedding(VOCABULARY, 8)
+    model = keras.Model(ids, embedding(kt.layers.DecoderBlock(2, 12, use_bias=False)(embedding(ids)), reverse=True))
     model.compile(keras.optimizers.AdamW(schedule, clipnorm=0.1), MaskedCrossentropy(label_smoothing=0.1))
     return model
 
@@ -103,6 +100,7 @@ def assert_equal_weights(model, reference):
 
 @pytest.mark.parametrize("schedule", SCHEDULES[::2])
 def test_saved_and_resumed_training_equals_training_in_one_go(tmp_path, schedule):
+    """B38, for a stack of our layers with a tied table."""
     uninterrupted = compiled_model(schedule)
     initial = uninterrupted.get_weights()
     fit(uninterrupted, STEPS)
