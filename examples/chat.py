@@ -46,24 +46,32 @@ from exchanges import exchanges
 
 
 class Answers(kt.objectives.CausalLM):
-    """Rows are what was said, a start token, and the answer, of which alone the tokens count."""
+    """Rows are what was said, a start token, and the answer, of which alone the tokens count.
+
+    An answer of more than `most` tokens was cut off, and does not end there.
+    """
+
+    def __init__(self, start_token_id, stop_token_id, most, seed=0):
+        super().__init__(start_token_id, stop_token_id, seed=seed)
+        self.most = most
 
     def example(self, row, number=0):
-        found = super().example(row, number)
-        said = row.index(self.front[0]) + 1
-        return {**found, "weights": [0] * said + found["weights"][said:]}
+        said, found = row.index(self.front[0]) + 1, super().example(row, number)
+        found["weights"] = [0] * said + found["weights"][said:]
+        return {name: ids[: said + self.most + 1] for name, ids in found.items()}
 
 
 def batches(pairs, tokenizer, args):
     said, replies = (tokenizer.encode(side) for side in (pairs.sources, pairs.targets))
     too_long = sum(max(map(len, pair)) > args.max_tokens for pair in zip(said, replies))
     print(f"{too_long:,} of {len(pairs):,} exchanges have a side of more than {args.max_tokens} tokens, and are cut")
-    said, replies = ([row[: args.max_tokens] for row in side] for side in (said, replies))
+    said, most = [row[: args.max_tokens] for row in said], args.max_tokens
     if args.model == "transformer":
-        return kt.data.BucketedPairs(said, replies, batch_size=args.batch_size, buckets=1, seed=args.seed)
+        cut = {"max_length": (most, most + 1), "overlong": "truncate"}
+        return kt.data.BucketedPairs(said, replies, batch_size=args.batch_size, buckets=1, seed=args.seed, **cut)
     start, stop = tokenizer.start_token_id, tokenizer.stop_token_id
     rows = [[*before, start, *reply] for before, reply in zip(said, replies)]
-    return kt.objectives.Batches(rows, Answers(start, stop, seed=args.seed), args.batch_size, 2 * args.max_tokens + 2)
+    return kt.objectives.Batches(rows, Answers(start, stop, most, args.seed), args.batch_size, 2 * most + 2)
 
 
 def build(tokenizer, args):
@@ -78,7 +86,8 @@ def build(tokenizer, args):
 
 def unigram_perplexity(known, new, tokenizer, length):
     """Of new answers by how often each token is in the known ones (and once more, so that none has probability 0)."""
-    known, new = ([[*row[:length], tokenizer.stop_token_id] for row in tokenizer.encode(side)] for side in (known, new))
+    known, new = tokenizer.encode(known), tokenizer.encode(new)
+    known, new = ([[*row, tokenizer.stop_token_id][: length + 1] for row in side] for side in (known, new))
     counts = 1 + np.bincount(np.concatenate(known), minlength=tokenizer.vocabulary_size)
     return np.exp(-np.log(counts / counts.sum())[np.concatenate(new)].mean())
 

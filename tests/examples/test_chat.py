@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.image import imread
 
@@ -72,8 +73,21 @@ def test_only_answers_count():
         data = chat.batches(pairs, tokenizer, parse("--model", family, *TINY, "--max-tokens", 20))
         found = sum((labels[weights > 0]).size for _, labels, weights in (data[i] for i in range(len(data))))
         assert found == expected
-    example = chat.Answers(1, 2).example([5, 6, 1, 7])
+    example = chat.Answers(1, 2, most=9).example([5, 6, 1, 7])
     assert example["labels"] == [5, 6, 1, 7, 2] and example["weights"] == [0, 0, 0, 1, 1]
+
+
+def test_an_answer_that_is_cut_off_does_not_end_there():
+    """In both kinds of batches, which then hold the same tokens still."""
+    texts = [text for pair in PAIRS for text in pair]
+    tokenizer, pairs = kt.data.train_tokenizer(texts, 300), kt.data.TextPairs(PAIRS[:5])
+    lengths = [len(row) for row in tokenizer.encode(pairs.targets)]
+    most = sorted(lengths)[2]
+    for family in ("gpt", "transformer"):
+        data = chat.batches(pairs, tokenizer, parse("--model", family, *TINY, "--max-tokens", most))
+        found = np.concatenate([labels[weights > 0] for _, labels, weights in (data[i] for i in range(len(data)))])
+        assert len(found) == sum(min(length + 1, most + 1) for length in lengths)
+        assert (found == tokenizer.stop_token_id).sum() == sum(length <= most for length in lengths) < 5
 
 
 def test_the_floor_by_hand():
