@@ -258,6 +258,25 @@ def test_fit_and_evaluate_take_all_shapes(options):
     assert history["val_loss"][1] < history["val_loss"][0]
 
 
+def test_training_is_compiled_once_for_a_bucket_at_most():
+    """B29: a Python counter in a layer of the user's, which eager PyTorch calls at every step."""
+    traces = []
+
+    class Counter(keras.layers.Layer):
+        def call(self, x):
+            traces.append(None)
+            return x
+
+    plain = small_model()
+    model = keras.Model(plain.inputs, Counter()(plain.outputs[0]))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = BucketedPairs(*random_pairs(120), batch_size=8, buckets=3)
+    traces.clear()
+    model.fit(data, epochs=2, verbose=0)
+    is_eager = keras.backend.backend() == "torch"
+    assert len(traces) == 2 * len(data) if is_eager else len(traces) <= len(data.shapes) < len(data)
+
+
 def test_fit_resumes_on_the_same_batches():
     pairs = random_pairs(120)
 
