@@ -259,7 +259,7 @@ def test_fit_and_evaluate_take_all_shapes(options):
 
 
 def test_training_is_compiled_once_for_a_bucket_at_most():
-    """B29: a Python counter in a layer of the user's, which eager PyTorch calls at every step; Keras once for shapes."""
+    """B29: a Python counter in the user's layer, which eager PyTorch calls at every step; Keras once for shapes."""
     traces = []
 
     class Counter(keras.layers.Layer):
