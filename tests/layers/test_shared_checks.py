@@ -20,11 +20,10 @@ def test_a_mask_has_a_row_for_each_text_or_one_for_all(name):
     make, argument = WITH_MASKS[name]
     layer, x = make(), vectors(2, 3, 8)
     inputs = (x, x) if name == "attention" else (x,)
-    row = np.array([[True, True, False]])
+    layer(*inputs)  # built before it is traced
+    row, options = np.array([[True, True, False]]), {"training": True} if name == "experts" else {}
     one, each = (
-        run(lambda *inputs, mask=mask: layer(*inputs, **{argument: mask}, training=name == "experts"), *inputs)
-        if name == "experts"
-        else run(lambda *inputs, mask=mask: layer(*inputs, **{argument: mask}), *inputs)
+        run(lambda *inputs, mask=mask: layer(*inputs, **{argument: mask}, **options), *inputs)
         for mask in (row, np.repeat(row, 2, axis=0))
     )
     np.testing.assert_allclose(one, each, atol=1e-6)
