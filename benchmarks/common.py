@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,9 +46,13 @@ def training_flop_per_token(length):
 
     The backward pass costs two products for each of the forward pass. Attention is counted as the full square.
     """
-    projections = NUM_LAYERS * (4 * HIDDEN_DIM**2 + 2 * HIDDEN_DIM * INTERMEDIATE_DIM) + HIDDEN_DIM * VOCABULARY_SIZE
     attention = NUM_LAYERS * 2 * length * HIDDEN_DIM
-    return 3 * 2 * (projections + attention)
+    return 3 * 2 * (weights_of_products() + attention)
+
+
+def weights_of_products():
+    """Numbers in the kernels that every token goes through; of the tables it takes a row each."""
+    return NUM_LAYERS * (4 * HIDDEN_DIM**2 + 2 * HIDDEN_DIM * INTERMEDIATE_DIM) + HIDDEN_DIM * VOCABULARY_SIZE
 
 
 def matrix_peak():
@@ -60,6 +65,16 @@ def matrix_peak():
         seconds = min(timed(lambda: float(keras.ops.matmul(a, b)[0, 0]), repeats=8))  # noqa: B023
         best = max(best, 2 * rows * inner * columns / seconds / 1e9)
     return best
+
+
+def memory_bandwidth():
+    """Bytes per second that all cores together read of arrays that no cache holds."""
+    import numpy as np
+
+    arrays = [np.ones(2**26, "float32") for _ in range(os.cpu_count())]
+    with ThreadPoolExecutor(len(arrays)) as pool:
+        seconds = min(timed(lambda: list(pool.map(lambda x: x.dot(x), arrays)), repeats=8))
+    return sum(x.nbytes for x in arrays) / seconds
 
 
 def timed(function, repeats, warm_up=1, budget=None):

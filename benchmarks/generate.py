@@ -36,7 +36,6 @@ def measure_generate(batch_size, length):
         "tokens_per_second": batch_size * new_tokens / common.median(seconds),
         "first_call_seconds": first,
         "peak_memory_mb": common.peak_memory_mb(),
-        "weights_mb": sum(weight.nbytes for weight in model.get_weights()) / 1e6,
     }
 
 
@@ -127,10 +126,18 @@ def report(args, results):
     print(f"\n{table_of(results)}")
     if any(result["theirs_at_a_quarter_of_the_length"] for result in results):
         print(f"* a call took over {CALL_LIMIT} s: timed once, at a quarter of the length, where a token costs less")
-    steps = max(result["ours"] / result["batch_size"] for result in results)
-    weights = next(result["weights_mb"] for result in results if "weights_mb" in result)
-    print(f"fastest: {steps:,.0f} steps/s, which read {steps * weights / 1000:.1f} GB/s of weights ({weights:.0f} MB)")
-    common.write_json(args.output, {"results": results})
+    weights, bandwidth = common.weights_of_products(), common.memory_bandwidth()
+    peaks = [common.measure(__file__, backend, "peak")["gflops"] for backend in args.backend or common.BACKENDS]
+    for batch_size in args.batch_size:  # a step reads every weight once, and multiplies and adds it for each row
+        tokens = max(result["ours"] for result in results if result["batch_size"] == batch_size)
+        read, computed = tokens / batch_size * 4 * weights, tokens * 2 * weights
+        print(
+            f"batch {batch_size}: {tokens:,.0f} tokens/s read {read / 1e9:.1f} GB/s of weights, "
+            f"{read / bandwidth:.0%} of what memory gives, and compute {computed / 1e9:.0f} GFLOP/s, "
+            f"{computed / max(peaks) / 1e9:.0%} of the matrix peak"
+        )
+    limits = {"memory_bandwidth": bandwidth, "matrix_peak_gflops": max(peaks)}
+    common.write_json(args.output, {"results": results, **limits})
 
 
 if __name__ == "__main__":
@@ -138,6 +145,9 @@ if __name__ == "__main__":
     parser.add_argument("--batch-size", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--length", type=int, nargs="+", default=[128, 1024], help="prompt included")
     args = parser.parse_args()
+    if args.measure == "peak":
+        print(json.dumps({"gflops": common.matrix_peak()}))
+        raise SystemExit
     if args.measure == "generate":
         print(json.dumps(measure_generate(args.batch_size[0], args.length[0])))
     else:
