@@ -119,14 +119,9 @@ def main(args):
         found = classify(model, tokenizer, classes, texts, args)
         print(classification_report(labels, found, zero_division=0))
         pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
-        for name, rival in (
-            ()
-            if not parts[0]
-            else (
-                ("most frequent class", DummyClassifier()),
-                ("logistic regression", make_pipeline(pieces, LogisticRegression(C=10, max_iter=500))),
-            )
-        ):
+        rivals = {"most frequent class": DummyClassifier()}
+        rivals["logistic regression"] = make_pipeline(pieces, LogisticRegression(C=10, max_iter=500))
+        for name, rival in rivals.items() if parts[0] else ():
             print(f"accuracy {rival.fit(*zip(*parts[0])).score(texts, labels):.4f} ({name})")
         if twin:
             theirs = classify(twin, tokenizer, classes, texts, args)

@@ -54,9 +54,10 @@ def find(family, config, asked):
     if asked is None:
         kind, known = kind_of(config), sorted({family.KIND, *family.HEADS, *_variants(family)})
         if kind not in (*known, None, "Model"):
+            hint = " head=False reads it without its head." if family.KIND == "Model" else ""
             raise ValueError(
                 f"The config says that the folder holds a {config['architectures'][0]}; of the type "
-                f"{config['model_type']!r} are read: {', '.join(known)}. head=False reads it without its head."
+                f"{config['model_type']!r} are read: {', '.join(known)}.{hint}"
             )
         return _checked(family.HEADS.get(kind), config)
     known = {head.ours: head for head in family.HEADS.values()}

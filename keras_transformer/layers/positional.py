@@ -199,12 +199,13 @@ class PositionalEmbedding(PolicyLayer):
             return None
         length, scope = ops.shape(inputs)[1], current_scope()
         # What is as long as the text is taken for it; other inputs of its model, such as images, count for themselves.
-        if positions is None and scope is not None and inputs.shape[1] in (None, scope.positions.shape[1]):
-            positions = scope.positions + start_index
+        if positions is None and scope is not None:
+            lengths = {inputs.shape[1], scope.positions.shape[1]}
+            positions = scope.positions + start_index if None in lengths or len(lengths) == 1 else None
         if positions is not None:
             return self._encode(ops.maximum(ops.cast(positions, "int32"), 0))
-        # Known before the graph runs as long as both numbers are; a mask that hides the end changes nothing.
         start_index = start_index if isinstance(start_index, int) else ops.cast(start_index, "int32")
+        # Known before the graph runs as long as both numbers are; a mask that hides the end changes nothing.
         end = start_index + length
         if mask is None:
             return self._encode(ops.arange(length, dtype="int32") + start_index, end)
